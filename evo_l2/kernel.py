@@ -1,0 +1,81 @@
+"""A kernel is one source file whose first comment block declares its launch; its digest is its name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evo_l2 import launch as grammar
+from evo_l2.errors import KernelError
+from evo_l2.launch import Launch, Tunable
+
+__all__ = ["LONGEST_SOURCE_BYTES", "Kernel"]
+
+LONGEST_SOURCE_BYTES = 256 * 1024
+"""A longer source is refused before anything reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Source text for one target. Two kernels are the same when their digests are equal."""
+
+    source: str
+    target: str
+    """`cpu` (C) or `cuda` (CUDA C++)."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes, target: str) -> Kernel:
+        """A kernel from the bytes of a file.
+
+        Raises:
+            KernelError: The file is too long, is not UTF-8, or holds NUL bytes.
+        """
+        if len(data) > LONGEST_SOURCE_BYTES:
+            limit = f"at most {LONGEST_SOURCE_BYTES} bytes"
+            raise KernelError("the file is too long for a kernel", expected=limit, found=f"{len(data)} bytes")
+        try:
+            source = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise KernelError(
+                "the file is no kernel", expected="UTF-8 text", found=f"byte {error.start} is not"
+            ) from error
+        if "\0" in source:
+            raise KernelError("the file is no kernel", expected="text", found="a NUL byte")
+        return cls(source.replace("\r\n", "\n"), target)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over target and source, as 64 hexadecimal digits."""
+        return hashlib.sha256(f"{self.target}\0{self.source}".encode("utf-8", "surrogatepass")).hexdigest()
+
+    @property
+    def launch(self) -> Launch:
+        """The parsed launch.
+
+        Raises:
+            KernelError: See `evo_l2.launch.parse_launch`.
+        """
+        return grammar.parse_launch(self.source)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The file's integer constants by name."""
+        return grammar.constants(self.source)
+
+    @property
+    def tunables(self) -> tuple[Tunable, ...]:
+        """The declared tunables, in order.
+
+        Raises:
+            KernelError: See `evo_l2.launch.tunables`.
+        """
+        return grammar.tunables(self.source)
+
+    def with_tunables(self, values: Mapping[str, int]) -> Kernel:
+        """The same kernel with tunables set to other values of their domains.
+
+        Raises:
+            KernelError: A name is unknown or a value is out of its domain.
+        """
+        return Kernel(grammar.substitute(self.source, values), self.target)
