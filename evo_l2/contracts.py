@@ -120,9 +120,7 @@ class Generator(Protocol):
         """Names model and adapter, for instance `smollm2-135m` or `openai:qwen3-coder`; stored with every call."""
         ...
 
-    def generate(
-        self, prompts: Sequence[Sequence[Message]], seeds: Sequence[int], *, max_tokens: int
-    ) -> tuple[Reply, ...]:
+    def generate(self, prompts: Sequence[Sequence[Message]], seeds: Sequence[int], *, max_tokens: int) -> tuple[Reply, ...]:
         """One reply for each prompt, in order; batched or concurrent as the generator can. An outage is a reply with `error`.
 
         Raises:

@@ -28,9 +28,7 @@ class EvoL2Error(Exception):
         hint: The next command to type, or the next thing to change.
     """
 
-    def __init__(
-        self, what: str, *, expected: str | None = None, found: str | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, what: str, *, expected: str | None = None, found: str | None = None, hint: str | None = None) -> None:
         self.what = what
         self.expected = expected
         self.found = found
@@ -73,11 +71,7 @@ class KernelError(ConfigurationError):
         text = super().__str__()
         if self.line is None:
             return text
-        return (
-            f"line {self.line}, column {self.column}: {text}"
-            if self.column is not None
-            else f"line {self.line}: {text}"
-        )
+        return f"line {self.line}, column {self.column}: {text}" if self.column is not None else f"line {self.line}: {text}"
 
 
 class ToolchainError(EvoL2Error):

@@ -37,9 +37,7 @@ class Kernel:
         try:
             source = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise KernelError(
-                "the file is no kernel", expected="UTF-8 text", found=f"byte {error.start} is not"
-            ) from error
+            raise KernelError("the file is no kernel", expected="UTF-8 text", found=f"byte {error.start} is not") from error
         if "\0" in source:
             raise KernelError("the file is no kernel", expected="text", found="a NUL byte")
         return cls(source.replace("\r\n", "\n"), target)

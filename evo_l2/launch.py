@@ -282,6 +282,7 @@ def tunables(source: str) -> tuple[Tunable, ...]:
         if found is None or found[2] is None:
             continue
         name, value, domain = found
+        assert domain is not None
         words = domain.replace(",", " ").split()
         if not words or not all(re.fullmatch(r"-?\d{1,12}", word) for word in (*words, value)):
             expected = "an integer value and a domain of integers, as in '#define BM 64 //? 32 64 128'"
@@ -322,4 +323,5 @@ def _constant(text: str) -> tuple[str, str, str | None] | None:
         return None
     name = match.group("n1") or match.group("n2")
     value = match.group("v1") if match.group("v1") is not None else match.group("v2")
-    return name, value, match.group("rest") if match.group("mark") else None
+        domain: str | None = match.group("rest") if match.group("mark") else None
+    return name, value, domain

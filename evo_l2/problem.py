@@ -169,8 +169,6 @@ class Problem(Protocol):
         """Inputs as they are in use: those that timed calls run on."""
         ...
 
-    def spot_check(
-        self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator
-    ) -> Defect | None:
+    def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:
         """A cheap check of a timed call's outputs that no wrong result passes but by rare chance."""
         ...

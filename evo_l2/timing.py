@@ -25,8 +25,7 @@ def estimate(sessions: Sequence[TimingSession]) -> Estimate | None:
     if not usable:
         return None
     pools = [
-        np.array([ratio for session in usable for ratio in session.cases[i].log_ratios])
-        for i in range(len(usable[0].cases))
+        np.array([ratio for session in usable for ratio in session.cases[i].log_ratios]) for i in range(len(usable[0].cases))
     ]
     rng = np.random.default_rng(_BOOTSTRAP_SEED)
     value = 0.0
