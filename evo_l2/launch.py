@@ -153,9 +153,7 @@ class _Builder:
         self._n_lines += 1
         self._last_line = line
         if self._n_lines > _MOST_LINES:
-            raise KernelError(
-                "the launch is too long", expected=f"at most {_MOST_LINES} lines", found="more", line=line
-            )
+            raise KernelError("the launch is too long", expected=f"at most {_MOST_LINES} lines", found="more", line=line)
         at = text.index("//!") + 3
         match = re.compile(rf"[ \t]*({_IDENTIFIER})[ \t]*").match(text, at)
         known = {
@@ -194,18 +192,14 @@ class _Builder:
     def _take_layout(self, rest: str, line: int, column: int) -> None:
         if self._layout is not None or not re.fullmatch(_IDENTIFIER, rest):
             expected = "one layout, named once"
-            raise KernelError(
-                "the layout does not parse", expected=expected, found=repr(rest), line=line, column=column
-            )
+            raise KernelError("the layout does not parse", expected=expected, found=repr(rest), line=line, column=column)
         self._layout = rest
 
     def _take_launch(self, rest: str, line: int, column: int) -> None:
         match = _CALL.fullmatch(rest)
         if match is None:
             expected = "entry(argument, ...)"
-            raise KernelError(
-                "the launch does not parse", expected=expected, found=repr(rest), line=line, column=column
-            )
+            raise KernelError("the launch does not parse", expected=expected, found=repr(rest), line=line, column=column)
         arguments = []
         start = column + match.start("arguments")
         for piece in match.group("arguments").split(","):
@@ -213,18 +207,14 @@ class _Builder:
             start += len(piece) + 1
         names = [a.name for a in arguments]
         if len(set(names)) != len(names):
-            raise KernelError(
-                "an argument is named twice", expected="each name once", found=rest, line=line, column=column
-            )
+            raise KernelError("an argument is named twice", expected="each name once", found=rest, line=line, column=column)
         self._calls.append(Call(match.group("entry"), tuple(arguments)))
 
     def _take_workspace(self, rest: str, line: int, column: int) -> None:
         match = re.match(rf"({_IDENTIFIER})[ \t]+(?=\S)", rest)
         if match is None or any(w.name == match.group(1) for w in self._workspaces):
             expected = "a new name and a size in bytes"
-            raise KernelError(
-                "the workspace does not parse", expected=expected, found=repr(rest), line=line, column=column
-            )
+            raise KernelError("the workspace does not parse", expected=expected, found=repr(rest), line=line, column=column)
         size = Expression(rest[match.end() :], line, column + match.end())
         size.names()
         self._workspaces.append(Workspace(match.group(1), size))
@@ -237,9 +227,7 @@ class _Builder:
     def _take_nondeterministic(self, rest: str, line: int, column: int) -> None:
         if rest:
             expected = "nothing after it"
-            raise KernelError(
-                "nondeterministic takes no value", expected=expected, found=rest, line=line, column=column
-            )
+            raise KernelError("nondeterministic takes no value", expected=expected, found=rest, line=line, column=column)
         self._deterministic = False
 
 
@@ -323,5 +311,5 @@ def _constant(text: str) -> tuple[str, str, str | None] | None:
         return None
     name = match.group("n1") or match.group("n2")
     value = match.group("v1") if match.group("v1") is not None else match.group("v2")
-        domain: str | None = match.group("rest") if match.group("mark") else None
+    domain: str | None = match.group("rest") if match.group("mark") else None
     return name, value, domain
