@@ -1,0 +1,171 @@
+"""HGEMM: C = A B in half precision, batched by stride, with single- or half-precision accumulation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evo_l2.errors import ConfigurationError
+from evo_l2.launch import Role
+from evo_l2.measures import Axis, MeasuresSchema
+from evo_l2.problem import Arrays, Defect, Gate, Instance, Operand, Work
+from evo_l2.problems.hgemm_gates import GATES_VERSION, freivalds, hgemm_gates
+
+__all__ = ["Hgemm"]
+
+_LAYOUTS: Mapping[str, tuple[str, str, str]] = {"nn": ("BATCH", "K", "N"), "nt": ("BATCH", "N", "K")}
+"""Shape of B by layout; A is always (BATCH, M, K) and C (BATCH, M, N)."""
+_LARGEST_SIZE = 65536
+_LARGEST_OPERAND_BYTES = 2**31
+
+_CPU_AXES = (
+    Axis("simd_bits", (128, 256, 512), ("scalar", "128-bit", "256-bit", "512-bit")),
+    Axis("n_fma", (1, 8, 24, 64), ("0", "1-7", "8-23", "24-63", "64+")),
+    Axis("workspace_bytes", (1, 32 * 1024, 512 * 1024), ("none", "<32K", "32K-512K", "512K+")),
+)
+
+_CPU_CONTRACT = """\
+One C file (gnu11) with one entry that computes C = A * B for row-major _Float16 arrays.
+A is (BATCH, M, K), B is {b}, C is (BATCH, M, N). Accumulate in {accumulator}, round once to _Float16.
+The sizes are {sizes}. alpha = 1, beta = 0; C holds junk before the call, and every element has to be written.
+The first lines declare the launch, for example:
+//! layout  {layout}
+//! launch  hgemm(A: in, B: in, C: out, M, N, K)
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K) {{ ... }}
+A line '#define NAME 64 //? 32 64 128' declares a tunable. Scratch memory is declared by '//! workspace W <bytes>' and passed
+as 'W: workspace'. Allowed headers: stdint.h, stddef.h, string.h, math.h, immintrin.h, arm_neon.h. Not allowed: writable
+globals, inline assembly, library or system calls, threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hgemm:
+    """Half-precision GEMM on one or several shapes.
+
+    Raises:
+        ConfigurationError: A shape, layout or accumulator is not admitted.
+    """
+
+    cases: tuple[tuple[int, ...], ...]
+    """(M, N, K, BATCH) of every case."""
+    accumulate: str = "fp32"
+    """`fp32` or `fp16`: the class whose gates a kernel has to pass."""
+    layouts: tuple[str, ...] = ("nn",)
+
+    def __post_init__(self) -> None:
+        if self.accumulate not in ("fp32", "fp16"):
+            raise ConfigurationError("no such accumulator", expected="fp32 or fp16", found=repr(self.accumulate))
+        if not self.layouts or set(self.layouts) - set(_LAYOUTS) or len(set(self.layouts)) != len(self.layouts):
+            raise ConfigurationError("no such layouts", expected="nn, nt, or both", found=repr(list(self.layouts)))
+        if not self.cases or len(set(self.cases)) != len(self.cases):
+            raise ConfigurationError(
+                "the problem needs cases", expected="one or more different shapes", found=repr(self.cases)
+            )
+        for case in self.cases:
+            self._check_case(case)
+
+    @staticmethod
+    def _check_case(case: tuple[int, ...]) -> None:
+        if len(case) != 4 or not all(1 <= size <= _LARGEST_SIZE for size in case):
+            expected = f"M, N, K, BATCH, each from 1 to {_LARGEST_SIZE}"
+            raise ConfigurationError("a shape cannot be used", expected=expected, found=repr(case))
+        m, n, k, batch = case
+        if 2 * batch * max(m * k, k * n, m * n) > _LARGEST_OPERAND_BYTES:
+            expected = f"operands of at most {_LARGEST_OPERAND_BYTES} bytes"
+            raise ConfigurationError("a shape is too large", expected=expected, found=repr(case))
+
+    @property
+    def name(self) -> str:
+        """`hgemm`."""
+        return "hgemm"
+
+    @property
+    def definition(self) -> Mapping[str, object]:
+        """Name, cases, accumulator, layouts, and the version of the gates."""
+        return {
+            "name": self.name,
+            "cases": [list(case) for case in self.cases],
+            "accumulate": self.accumulate,
+            "layouts": list(self.layouts),
+            "gates": GATES_VERSION,
+        }
+
+    @property
+    def key(self) -> str:
+        """Sixteen hexadecimal digits over the definition."""
+        text = json.dumps(self.definition, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """For instance `HGEMM 512x512x512, fp32 accumulation, nn`."""
+        shapes = [f"{m}x{n}x{k}" + (f" batch {batch}" if batch > 1 else "") for m, n, k, batch in self.cases[:4]]
+        if len(self.cases) > 4:
+            shapes.append(f"and {len(self.cases) - 4} more shapes")
+        return f"HGEMM {', '.join(shapes)}, {self.accumulate} accumulation, {' or '.join(self.layouts)}"
+
+    @property
+    def size_symbols(self) -> tuple[str, ...]:
+        """`M, N, K, BATCH`."""
+        return ("M", "N", "K", "BATCH")
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """A and B in, C out, all half precision."""
+        return (
+            Operand("A", Role.IN, "float16", dict.fromkeys(self.layouts, ("BATCH", "M", "K"))),
+            Operand("B", Role.IN, "float16", {layout: _LAYOUTS[layout] for layout in self.layouts}),
+            Operand("C", Role.OUT, "float16", dict.fromkeys(self.layouts, ("BATCH", "M", "N"))),
+        )
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """See `evo_l2.problems.hgemm_gates`."""
+        return hgemm_gates(self.accumulate)
+
+    def contract(self, target: str) -> str:
+        """The rules for a kernel's author."""
+        if target != "cpu":
+            raise ConfigurationError("HGEMM is not described for this target", expected="cpu", found=target)
+        names = [", ".join(f"{s}={v}" for s, v in zip(self.size_symbols, case, strict=True)) for case in self.cases[:4]]
+        return _CPU_CONTRACT.format(
+            b=" or ".join(f"({', '.join(_LAYOUTS[layout])}) for layout {layout}" for layout in self.layouts),
+            accumulator={"fp32": "float", "fp16": "_Float16 or float"}[self.accumulate],
+            sizes="; ".join(names) + (f"; and {len(self.cases) - 4} more" if len(self.cases) > 4 else ""),
+            layout=self.layouts[0],
+        )
+
+    def measures(self, target: str) -> MeasuresSchema:
+        """SIMD width, number of multiply-adds in the code (the register tile), and workspace (how it packs)."""
+        if target != "cpu":
+            raise ConfigurationError("HGEMM has no measures for this target", expected="cpu", found=target)
+        return MeasuresSchema(_CPU_AXES)
+
+    def baseline(self, target: str, layout: str) -> str:
+        """OpenBLAS in single precision on up-cast inputs."""
+        if target != "cpu" or layout not in self.layouts:
+            found = f"{target}, {layout}"
+            raise ConfigurationError("HGEMM has no such baseline", expected=f"cpu, {' or '.join(self.layouts)}", found=found)
+        text = resources.files("evo_l2.problems").joinpath("hgemm_cpu_baseline.c").read_text(encoding="utf-8")
+        return text.replace("@LAYOUT@", layout)
+
+    def work(self, sizes: tuple[int, ...]) -> Work:
+        """2 M N K flops and one pass over A, B and C, for each matrix of the batch."""
+        m, n, k, batch = sizes
+        return Work(2 * m * n * k * batch, 2 * batch * (m * k + k * n + m * n))
+
+    def draw_timed(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+        """Standard normal values, rounded to half: signed, full mantissa."""
+        return {
+            operand.name: rng.standard_normal(instance.shape(operand), dtype=np.float32).astype(np.float16)
+            for operand in instance.operands(Role.IN)
+        }
+
+    def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:
+        """Freivalds' identity on one random sign vector."""
+        return freivalds(instance, inputs, outputs, rng, self.accumulate)
