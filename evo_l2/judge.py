@@ -1,0 +1,287 @@
+"""The judge: draws secret inputs, has a stage run the kernel on them, and says whether what came out is right.
+
+No candidate code runs in the judge's process. It holds the seeds and the references; the stage holds nothing but operands,
+and each is overwritten between runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evo_l2.evaluation import Status
+from evo_l2.launch import Role
+from evo_l2.problem import Arrays, Gate, Instance
+
+__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage"]
+
+Bytes = NDArray[np.uint8]
+
+
+class FaultKind(StrEnum):
+    """How a run ended that did not come to its end."""
+
+    CRASH = "crash"
+    TIME_LIMIT = "time-limit"
+    SYSTEM_CALL = "system-call"
+    EARLY_EXIT = "early-exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A run that did not come to its end, and why, in plain words."""
+
+    kind: FaultKind
+    detail: str
+
+
+class Stage(Protocol):
+    """Where a kernel runs for the judge: buffer sets that both sides see, and a way to have the kernel called on them."""
+
+    @property
+    def instance(self) -> Instance:
+        """The problem's case and layout that the buffers were made for."""
+        ...
+
+    @property
+    def n_sets(self) -> int:
+        """Number of buffer sets."""
+        ...
+
+    def arrays(self, index: int) -> dict[str, NDArray[np.generic]]:
+        """Views of one set's operands, by name; writing to them is what hands inputs over."""
+        ...
+
+    def workspaces(self) -> dict[str, Bytes]:
+        """Views of the workspaces, as bytes."""
+        ...
+
+    def run(self, first: int, n_calls: int) -> int | Fault:
+        """Calls the kernel on `n_calls` sets in turn; nanoseconds for all of them, or the fault.
+
+        Raises:
+            DeviceError: The runner is at fault.
+        """
+        ...
+
+    def damaged_guard(self, index: int) -> str | None:
+        """Name of a buffer of this set beside which the kernel wrote; None when all guards hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Status, gate and reason of a kernel that did not pass."""
+
+    status: Status
+    gate: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """One gate's outcome on one case; `failure` is None when it passed."""
+
+    gate: str
+    sizes: tuple[int, ...]
+    seconds: float
+    failure: Failure | None
+
+
+_FAULTS = {
+    FaultKind.CRASH: (Status.RUNTIME_ERROR, "run"),
+    FaultKind.TIME_LIMIT: (Status.TIMEOUT, "time-limit"),
+    FaultKind.SYSTEM_CALL: (Status.CHEATING, "system-calls"),
+    FaultKind.EARLY_EXIT: (Status.CHEATING, "early-exit"),
+}
+
+
+def fault_failure(fault: Fault) -> Failure:
+    """What a fault means for the verdict."""
+    status, gate = _FAULTS[fault.kind]
+    return Failure(status, gate, fault.detail)
+
+
+class Judge:
+    """Puts the gates to one kernel.
+
+    Args:
+        deterministic: False for a kernel that declares that two runs may differ.
+        skip: Names of gates to leave out; for the tests that show what each gate is for.
+        observe: Called after every gate.
+    """
+
+    def __init__(
+        self,
+        *,
+        deterministic: bool = True,
+        skip: frozenset[str] = frozenset(),
+        observe: Callable[[GateReport], None] | None = None,
+    ) -> None:
+        self._deterministic = deterministic
+        self._skip = skip
+        self._observe = observe
+        self._run_ns: list[int] = []
+
+    @property
+    def fastest_call_us(self) -> float | None:
+        """Shortest single call seen so far, in microseconds; plans the timing, and is no measurement."""
+        return min(self._run_ns) / 1000 if self._run_ns else None
+
+    def judge(self, stage: Stage, seed: np.random.SeedSequence) -> Failure | None:
+        """Puts every gate to the kernel on the stage's case; stops at the first that fails. None when it passed them all."""
+        instance = stage.instance
+        gates = [gate for gate in instance.problem.gates if gate.name not in self._skip]
+        children = seed.spawn(len(gates) + 1)
+        for gate, child in zip(gates, children[:-1], strict=True):
+            rng = np.random.default_rng(child)
+            inputs = gate.draw(instance, rng)
+            failure = self._timed(gate.name, instance, lambda: self._one(stage, inputs, rng, gate))  # noqa: B023
+            if failure is not None:
+                return failure
+        if "determinism" in self._skip or not self._deterministic:
+            return None
+        return self._timed("determinism", instance, lambda: self._repeat(stage, np.random.default_rng(children[-1])))
+
+    def prepare_timed(self, stage: Stage, n_calls: int, rng: np.random.Generator) -> list[dict[str, NDArray[np.generic]]]:
+        """Fills the first `n_calls` sets with fresh inputs and poison; returns the inputs, set by set.
+
+        Operands are drawn independently about root(n) times and combined, so that no two sets agree in all of them.
+        """
+        instance = stage.instance
+        names = [operand.name for operand in instance.operands(Role.IN)]
+        n_draws = n_calls if len(names) < 2 else int(np.ceil(np.sqrt(n_calls)))
+        draws = [instance.problem.draw_timed(instance, rng) for _ in range(n_draws)]
+        fills = []
+        for index in range(n_calls):
+            first, second = divmod(index, n_draws)
+            picks = [draws[(first if i == 0 else second) % n_draws] for i in range(len(names))]
+            inputs = {name: pick[name] for name, pick in zip(names, picks, strict=True)}
+            self._fill(stage, index, inputs, rng)
+            fills.append(inputs)
+        return fills
+
+    def check_timed(
+        self, stage: Stage, fills: list[dict[str, NDArray[np.generic]]], rng: np.random.Generator, n_checks: int = 2
+    ) -> Failure | None:
+        """Checks a random few of the sets that a timed run has just written, and their guards and inputs."""
+        for index in rng.choice(len(fills), size=min(n_checks, len(fills)), replace=False):
+            failure = self._mechanics(stage, int(index), fills[index])
+            if failure is not None or "timed-outputs" in self._skip:
+                return failure
+            outputs = self._outputs(stage, int(index))
+            defect = stage.instance.problem.spot_check(stage.instance, fills[index], outputs, rng)
+            if defect is not None:
+                return Failure(Status.CHEATING, "timed-outputs", defect.message)
+        return None
+
+    def _timed(self, gate: str, instance: Instance, check: Callable[[], Failure | None]) -> Failure | None:
+        begin = time.perf_counter()
+        failure = check()
+        if self._observe is not None:
+            self._observe(GateReport(gate, instance.sizes, time.perf_counter() - begin, failure))
+        return failure
+
+    def _one(
+        self,
+        stage: Stage,
+        inputs: Mapping[str, NDArray[np.generic]],
+        rng: np.random.Generator,
+        gate: Gate,
+    ) -> Failure | None:
+        poison = self._fill(stage, 0, inputs, rng)
+        failure = self._run(stage, inputs)
+        if failure is not None:
+            return failure
+        outputs = self._outputs(stage, 0)
+        defect = gate.check(stage.instance, inputs, outputs)
+        if defect is None:
+            return None
+        return self._unwritten(outputs, poison) or Failure(Status.INCORRECT, gate.name, defect.message)
+
+    def _run(self, stage: Stage, inputs: Mapping[str, NDArray[np.generic]]) -> Failure | None:
+        """One call on set 0, with what is checked after every call."""
+        result = stage.run(0, 1)
+        if isinstance(result, Fault):
+            return fault_failure(result)
+        self._run_ns.append(result)
+        return self._mechanics(stage, 0, inputs)
+
+    def _mechanics(self, stage: Stage, index: int, inputs: Mapping[str, NDArray[np.generic]]) -> Failure | None:
+        """Guards and inputs of one set."""
+        if "guards" not in self._skip and (name := stage.damaged_guard(index)) is not None:
+            return Failure(Status.RUNTIME_ERROR, "guards", f"the kernel wrote outside of {name}, just beside its ends")
+        if "inputs-unchanged" in self._skip:
+            return None
+        arrays = stage.arrays(index)
+        for name, value in inputs.items():
+            if not np.array_equal(_bits(arrays[name]), _bits(value)):
+                return Failure(Status.CHEATING, "inputs-unchanged", f"the kernel wrote to its input {name}")
+        return None
+
+    def _repeat(self, stage: Stage, rng: np.random.Generator) -> Failure | None:
+        """Two runs on the same inputs, with other junk in the outputs and workspaces."""
+        inputs = stage.instance.problem.draw_timed(stage.instance, rng)
+        results = []
+        for _ in range(2):
+            self._fill(stage, 0, inputs, rng)
+            failure = self._run(stage, inputs)
+            if failure is not None:
+                return failure
+            results.append(self._outputs(stage, 0))
+        for name, first in results[0].items():
+            differs = _bits(first) != _bits(results[1][name])
+            if differs.any():
+                places = np.argwhere(differs)
+                where = ", ".join(str(i) for i in places[0])
+                message = f"two runs on the same inputs differ in {len(places)} places of {name}, first at [{where}]"
+                hint = "declare it with '//! nondeterministic' if it is meant"
+                return Failure(Status.INCORRECT, "determinism", f"{message}; {hint}")
+        return None
+
+    def _fill(
+        self, stage: Stage, index: int, inputs: Mapping[str, NDArray[np.generic]], rng: np.random.Generator
+    ) -> dict[str, NDArray[np.generic]]:
+        """Writes inputs, and poison to outputs and workspaces; returns the poison."""
+        arrays = stage.arrays(index)
+        poison = {}
+        for operand in stage.instance.operands(Role.OUT):
+            shape = stage.instance.shape(operand)
+            junk = rng.standard_normal(shape, dtype=np.float32).astype(operand.dtype)
+            np.copyto(arrays[operand.name], junk)
+            poison[operand.name] = junk
+        for name, value in inputs.items():
+            np.copyto(_bits(arrays[name]), _bits(value))
+        if index == 0:
+            for space in stage.workspaces().values():
+                space[:] = np.frombuffer(rng.bytes(space.size), dtype=np.uint8)
+        return poison
+
+    def _outputs(self, stage: Stage, index: int) -> dict[str, NDArray[np.generic]]:
+        """Copies of one set's outputs."""
+        arrays = stage.arrays(index)
+        return {operand.name: arrays[operand.name].copy() for operand in stage.instance.operands(Role.OUT)}
+
+    def _unwritten(self, outputs: Arrays, poison: Arrays) -> Failure | None:
+        """Set when more of the outputs still hold the poison than chance allows."""
+        if "poison" in self._skip:
+            return None
+        for name, junk in poison.items():
+            same = _bits(outputs[name]) == _bits(junk)
+            n_same = int(same.sum())
+            if n_same > 8 + 0.01 * same.size or n_same == same.size:
+                where = ", ".join(str(i) for i in np.argwhere(same)[0])
+                message = f"{n_same} of {same.size} elements of {name} were never written, first at [{where}]"
+                return Failure(Status.INCORRECT, "poison", message)
+        return None
+
+
+def _bits(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The array's elements as unsigned integers of their size, so that NaN equals itself."""
+    return array.view(f"u{array.dtype.itemsize}")
