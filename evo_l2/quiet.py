@@ -1,0 +1,55 @@
+"""Silence while a kernel is timed: builds wait their turn and local models stand still."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from evo_l2.contracts import Generator
+
+__all__ = ["Quiet"]
+
+
+class Quiet:
+    """Many may be noisy at once, or one may have silence; a wish for silence goes first.
+
+    Args:
+        generators: Paused while there is silence.
+    """
+
+    def __init__(self, generators: Sequence[Generator] = ()) -> None:
+        self._generators = generators
+        self._turn = threading.Condition()
+        self._n_noisy = 0
+        self._silent = False
+
+    @contextmanager
+    def noise(self) -> Iterator[None]:
+        """For work that would disturb a measurement; waits while there is silence."""
+        with self._turn:
+            self._turn.wait_for(lambda: not self._silent)
+            self._n_noisy += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._n_noisy -= 1
+                self._turn.notify_all()
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """For a measurement; waits until the noise that has begun is over. One thread at a time."""
+        with self._turn:
+            self._silent = True
+            self._turn.wait_for(lambda: self._n_noisy == 0)
+        try:
+            for generator in self._generators:
+                generator.pause()
+            yield
+        finally:
+            for generator in self._generators:
+                generator.resume()
+            with self._turn:
+                self._silent = False
+                self._turn.notify_all()

@@ -1,0 +1,68 @@
+"""An evaluator that gives back what was measured before, so that a run can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from evo_l2.contracts import Candidate, Prepared
+from evo_l2.errors import ConfigurationError
+from evo_l2.evaluation import Environment, Evaluation
+from evo_l2.kernel import Kernel
+
+__all__ = ["RecordedEvaluator"]
+
+
+class RecordedEvaluator:
+    """Answers from the candidates of an earlier run; builds and runs nothing.
+
+    Args:
+        candidates: The earlier run's candidates.
+        environment: Where they were measured.
+    """
+
+    def __init__(self, candidates: Iterable[Candidate], environment: Environment) -> None:
+        self._environment = environment
+        self._identities: dict[str, str | None] = {}
+        self._evaluations: dict[str, Evaluation] = {}
+        for candidate in candidates:
+            if candidate.kernel is None:
+                continue
+            self._identities.setdefault(candidate.kernel.digest, candidate.identity)
+            if candidate.evaluation is not None:
+                self._evaluations[candidate.kernel.digest] = candidate.evaluation
+
+    @property
+    def environment(self) -> Environment:
+        """The earlier run's environment."""
+        return self._environment
+
+    def prepare(self, kernel: Kernel) -> Prepared:
+        """The recorded build.
+
+        Raises:
+            ConfigurationError: The kernel was never seen: the replay has left the recording.
+        """
+        digest = kernel.digest
+        if digest not in self._identities:
+            raise ConfigurationError(
+                "the replay has left the recording",
+                expected="a kernel that the earlier run evaluated",
+                found=f"digest {digest[:12]}",
+                hint="replay with the configuration and version that made the recording",
+            )
+        evaluation = self._evaluations.get(digest)
+        verdict = evaluation.verdict if evaluation is not None and evaluation.session is None else None
+        build = evaluation.verdict.build if evaluation is not None else None
+        measures = evaluation.verdict.measures if evaluation is not None else None
+        artefact = None if verdict is not None else Path(digest)
+        return Prepared(kernel, self._identities[digest], verdict, build, measures, artefact)
+
+    def measure(self, prepared: Prepared, seed: np.random.SeedSequence, *, purpose: str = "search") -> Evaluation:
+        """The recorded evaluation, whatever the seed."""
+        return self._evaluations[prepared.kernel.digest]
+
+    def close(self) -> None:
+        """Nothing to end."""
