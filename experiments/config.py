@@ -1,0 +1,326 @@
+"""What a run is made of: presets and YAML files, checked, with every key named and every mistake one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from evo_l2.errors import ConfigurationError
+from evo_l2.problems.shapes import SHAPE_SETS, shape_set
+
+__all__ = [
+    "BudgetConfig",
+    "GeneratorConfig",
+    "LimitsConfig",
+    "OperatorWeights",
+    "ProblemConfig",
+    "RunConfig",
+    "SearchConfig",
+    "TimingConfig",
+    "WorkersConfig",
+    "load_config",
+    "restore_config",
+]
+
+_MOST_CASES = 64
+"""One objective over more shapes than this says nothing about any of them."""
+
+Count = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    """Keys are fixed, values are not converted, and nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+
+class ProblemConfig(_Section):
+    """What is computed."""
+
+    name: Literal["hgemm"] = "hgemm"
+    """The problem; `hgemm` is half-precision matrix multiplication."""
+    shapes: str | tuple[tuple[int, ...], ...] = ((512, 512, 512),)
+    """A list of [M, N, K] or [M, N, K, BATCH], or the name of a set; the objective is the geometric mean over them."""
+    accumulate: Literal["fp32", "fp16"] = "fp32"
+    """Precision of the sums that a kernel has to keep."""
+    layouts: tuple[Literal["nn", "nt"], ...] = ("nn",)
+    """Layouts a kernel may declare: `nn` has B as K x N, `nt` as N x K, row-major."""
+
+    @field_validator("shapes", mode="before")
+    @classmethod
+    def _check_shapes(cls, value: object) -> str | tuple[tuple[int, ...], ...]:
+        if isinstance(value, str):
+            shape_set(value)
+            return value
+        whole = isinstance(value, list | tuple) and bool(value)
+        shapes = value if isinstance(value, list | tuple) else ()
+        if not whole or not all(_is_shape(shape) for shape in shapes):
+            expected = f"a list of [M, N, K] or [M, N, K, BATCH], or one of {', '.join(SHAPE_SETS)}"
+            raise ConfigurationError("problem.shapes cannot be used", expected=expected, found=_shown(value))
+        return tuple(tuple(shape) for shape in shapes)
+
+    @model_validator(mode="after")
+    def _check_cases(self) -> ProblemConfig:
+        if len(self.cases) > _MOST_CASES:
+            expected = f"at most {_MOST_CASES} shapes in one objective"
+            raise ConfigurationError("problem.shapes holds too many", expected=expected, found=str(len(self.cases)))
+        return self
+
+    @property
+    def cases(self) -> tuple[tuple[int, int, int, int], ...]:
+        """(M, N, K, BATCH) of every shape."""
+        if isinstance(self.shapes, str):
+            return shape_set(self.shapes)
+        return tuple((s[0], s[1], s[2], s[3] if len(s) == 4 else 1) for s in self.shapes)
+
+
+class OperatorWeights(_Section):
+    """Shares of the offspring by variation operator; 0 leaves an operator out."""
+
+    parametric: Weight = 1.0
+    """Moves over the tunables that a kernel declares; costs no tokens."""
+    edit: Weight = 0.0
+    """The model replaces parts of one kernel."""
+    rewrite: Weight = 0.0
+    """The model writes one kernel anew."""
+
+    @property
+    def chosen(self) -> dict[str, float]:
+        """The operators with a weight, in order of name."""
+        return {name: weight for name, weight in sorted(self.model_dump().items()) if weight > 0}
+
+
+class SearchConfig(_Section):
+    """How parents, operators and offspring follow each other."""
+
+    mode: Literal["steady", "generational"] = "steady"
+    """`steady` asks for a batch while the one before it is measured; `generational` waits until it was told."""
+    batch: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Candidates asked for at once."""
+    operators: OperatorWeights = OperatorWeights()
+    """Shares of the offspring."""
+    tournament: Count = 3
+    """Contestants in the tournament that picks a parent; 1 picks uniformly."""
+    exploration: Weight = 0.2
+    """Bonus for parents with few offspring (UCB1), in units of log speed-up."""
+
+    @property
+    def lookahead(self) -> int:
+        """Groups of candidates asked for before the one at hand was told."""
+        return 1 if self.mode == "steady" else 0
+
+
+class GeneratorConfig(_Section):
+    """The language model behind the operators that use one."""
+
+    kind: Literal["none", "embedded", "local", "server", "recorded"] = "none"
+    """`embedded`: the small model from PyPI. `local`: a model on disk. `server`: OpenAI-compatible. `recorded`: a file."""
+    model: str | None = None
+    """`local`: folder of safetensors, or a .gguf file. `server`: the model's name there."""
+    path: str | None = None
+    """`recorded`: the file of replies."""
+    adapter: str | None = None
+    """`embedded`, `local`: folder of a LoRA adapter."""
+    base_url: str | None = None
+    """`server`: for instance http://localhost:8000/v1."""
+    api_key_env: str | None = None
+    """`server`: name of the environment variable that holds the key; the key itself is never stored."""
+    max_tokens: Count = 768
+    """Longest reply, in tokens."""
+    prompt_tokens: Count = 1200
+    """Longest prompt, in tokens; what ranks lowest is cut first."""
+    temperature: Weight = 0.8
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """Nucleus of the sampling distribution."""
+    max_batch: Count = 8
+    """`embedded`, `local`: prompts generated for at once."""
+    threads: Count | None = None
+    """`embedded`, `local`: threads of the model; all cores when left out."""
+    concurrency: Count = 8
+    """`server`: requests in flight."""
+    retries: Annotated[int, Field(ge=0, le=20)] = 3
+    """`server`: further tries after a failed request."""
+    timeout_s: Seconds = 120.0
+    """`server`: seconds before one request is given up."""
+    price_in_usd_per_million: Weight = 0.0
+    """`server`: US dollars for a million prompt tokens."""
+    price_out_usd_per_million: Weight = 0.0
+    """`server`: US dollars for a million reply tokens."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> GeneratorConfig:
+        needed = {"local": ("model",), "server": ("model", "base_url"), "recorded": ("path",)}.get(self.kind, ())
+        for key in needed:
+            if getattr(self, key) is None:
+                expected = f"a value, as generator.kind is {self.kind}"
+                hint = f"--set generator.{key}=..."
+                raise ConfigurationError(f"generator.{key} is missing", expected=expected, found="nothing", hint=hint)
+        name = self.api_key_env
+        if name is not None and not (name.isidentifier() and name.isascii()):
+            # What was found is not shown: a key pasted here by mistake must not end in a terminal's log.
+            expected = "the name of an environment variable, as in OPENAI_API_KEY"
+            raise ConfigurationError("generator.api_key_env cannot be used", expected=expected, found="something else")
+        return self
+
+
+class BudgetConfig(_Section):
+    """Upper limits of the whole run, resumed parts included; a key left out sets none."""
+
+    evaluations: Count | None = None
+    """Candidates, seeds included."""
+    wall_s: Seconds | None = None
+    """Seconds of wall time, the final measurements not counted."""
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    """Prompt and reply tokens together."""
+    usd: Annotated[float, Field(ge=0)] | None = None
+    """US dollars."""
+
+
+class TimingConfig(_Section):
+    """How kernels are timed in pairs with the baseline."""
+
+    blocks: Annotated[int, Field(ge=4, le=1000)] = 12
+    """Blocks of paired samples in the first look at a kernel."""
+    min_batch_ms: Annotated[float, Field(gt=0, le=1000)] = 4.0
+    """Shortest time of one sample, in milliseconds; fast kernels are called several times in it."""
+    finalists: Annotated[int, Field(ge=0, le=64)] = 3
+    """Best kernels measured again in a fresh process at the end."""
+    final_blocks: Annotated[int, Field(ge=4, le=10000)] = 40
+    """Blocks of paired samples of a finalist."""
+
+
+class LimitsConfig(_Section):
+    """What one candidate may use before it is stopped."""
+
+    call_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    """Seconds of one call of a kernel."""
+    build_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    """Seconds of processor time of one build."""
+
+
+class WorkersConfig(_Section):
+    """How much runs side by side while nothing is timed."""
+
+    build: Annotated[int, Field(ge=1, le=256)] = 2
+    """Builds at once."""
+
+
+class RunConfig(_Section):
+    """Everything that defines a run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    """Name of the run: letters, digits, dot, dash and underscore."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Source of all chance."""
+    target: Literal["cpu", "cuda"] = "cpu"
+    """Where kernels run."""
+    problem: ProblemConfig = ProblemConfig()
+    """What is computed."""
+    seeds: Literal["builtin"] | tuple[str, ...] = "builtin"
+    """`builtin`, or a list of kernel files and folders of them, that open the run."""
+    search: SearchConfig = SearchConfig()
+    """How the search goes on."""
+    generator: GeneratorConfig = GeneratorConfig()
+    """The language model."""
+    budget: BudgetConfig = BudgetConfig()
+    """What may be spent."""
+    timing: TimingConfig = TimingConfig()
+    """How kernels are timed."""
+    limits: LimitsConfig = LimitsConfig()
+    """What one candidate may use."""
+    workers: WorkersConfig = WorkersConfig()
+    """What runs side by side."""
+    archive: str | None = None
+    """Database of the run; runs/NAME.db when left out."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _check_seeds(cls, value: object) -> str | tuple[str, ...]:
+        if value == "builtin":
+            return "builtin"
+        if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) for item in value):
+            expected = "builtin, or a list of files and folders"
+            raise ConfigurationError("seeds cannot be used", expected=expected, found=_shown(value))
+        return tuple(value)
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> RunConfig:
+        if self.target == "cuda":
+            hint = "--set target=cpu"
+            raise ConfigurationError("the CUDA target is not in this version", expected="cpu", found="cuda", hint=hint)
+        weights = self.search.operators.chosen
+        if not weights:
+            expected = "at least one operator with a weight above 0"
+            raise ConfigurationError("search.operators leaves nothing to do", expected=expected, found="all 0")
+        of_model = sorted(set(weights) - {"parametric"})
+        if of_model and self.generator.kind == "none":
+            raise ConfigurationError(
+                f"{' and '.join(of_model)} need a model",
+                expected="a generator.kind, or no such operators",
+                found="generator.kind none",
+                hint="--set generator.kind=embedded, or --set 'search.operators={parametric: 1}'",
+            )
+        if self.budget == BudgetConfig():
+            hint = "--set budget.wall_s=600"
+            raise ConfigurationError("the run would never end", expected="a limit in budget", found="none", hint=hint)
+        if not of_model and self.budget.evaluations is None and self.budget.wall_s is None:
+            expected = "budget.evaluations or budget.wall_s, as no operator costs tokens"
+            hint = "--set budget.wall_s=600"
+            raise ConfigurationError("the run would never end", expected=expected, found="neither", hint=hint)
+        return self
+
+    @property
+    def archive_path(self) -> str:
+        """Where the run is stored when the command line does not say."""
+        return self.archive if self.archive is not None else f"runs/{self.name}.db"
+
+    def dump(self) -> dict[str, object]:
+        """Plain data (JSON) from which `restore_config` makes an equal configuration."""
+        return self.model_dump(mode="json")
+
+
+def load_config(preset_or_file: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration of a preset or YAML file, with `key=value` overrides on top.
+
+    Args:
+        preset_or_file: Name of a preset, or path of a YAML file (it has a slash, or ends in .yaml or .yml).
+        overrides: For instance `search.batch=8`; the value is read as YAML and replaces what stood there.
+
+    Raises:
+        ConfigurationError: A preset, file, key or value cannot be used.
+    """
+    from experiments.documents import apply_override, read_document, validate
+
+    document = read_document(preset_or_file)
+    for override in overrides:
+        apply_override(document, override)
+    return validate(RunConfig, document)
+
+
+def restore_config(data: Mapping[str, object]) -> RunConfig:
+    """The configuration that was dumped.
+
+    Raises:
+        ConfigurationError: The data was written by another version and cannot be used.
+    """
+    from experiments.documents import validate
+
+    return validate(RunConfig, data)
+
+
+def _is_shape(shape: object) -> bool:
+    if not isinstance(shape, list | tuple) or len(shape) not in (3, 4):
+        return False
+    return all(type(size) is int and size >= 1 for size in shape)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
