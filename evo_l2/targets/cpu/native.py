@@ -1,0 +1,79 @@
+"""Compiles C files of our own (the runner, baselines) once, into a cache folder that several processes may share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evo_l2.errors import StorageError, ToolchainError
+
+__all__ = ["compile_cached"]
+
+_TIMEOUT_S = 120
+
+
+def compile_cached(
+    compiler: Path, cache_dir: Path, name: str, texts: Mapping[str, str], flags: Sequence[str], libraries: Sequence[str] = ()
+) -> Path:
+    """What the compiler makes of the texts, by file name, the first of which it is given; from the cache when it is there.
+
+    The cache's key covers texts, flags, and the compiler's path and version. Only whole files appear under their final name.
+
+    Raises:
+        ToolchainError: The compiler is missing or fails.
+        StorageError: The cache folder cannot be written.
+    """
+    parts = [str(compiler.resolve()), _version(compiler), *flags, "", *libraries]
+    parts += [part for pair in texts.items() for part in pair]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    product = cache_dir / f"{name}-{key}"
+    if product.exists():
+        return product
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache_dir))
+    except OSError as error:
+        hint = "free space, or choose another cache folder"
+        raise StorageError("the cache cannot be written", expected=str(cache_dir), found=str(error), hint=hint) from error
+    try:
+        for file_name, text in texts.items():
+            (folder / file_name).write_text(text, encoding="utf-8")
+        command = [str(compiler), *flags, "-o", "product", next(iter(texts)), *libraries]
+        _compile(command, folder, name)
+        os.replace(folder / "product", product)
+    except OSError as error:
+        hint = "free space, or choose another cache folder"
+        raise StorageError("the cache cannot be written", expected=str(cache_dir), found=str(error), hint=hint) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return product
+
+
+def _version(compiler: Path) -> str:
+    """What the compiler says of itself."""
+    try:
+        done = subprocess.run([str(compiler), "--version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        hint = "apt-get install gcc (or the like), or set CC"
+        raise ToolchainError("no usable C compiler", expected=str(compiler), found=str(error), hint=hint) from error
+    return done.stdout
+
+
+def _compile(command: Sequence[str], folder: Path, name: str) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ToolchainError(f"{name} does not compile", found=f"no end after {_TIMEOUT_S} s") from error
+    if done.returncode != 0 or not (folder / "product").exists():
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no message"]
+        raise ToolchainError(
+            f"{name} does not compile",
+            expected="a working C compiler with its headers",
+            found="; ".join(errors[:3])[:600],
+            hint="apt-get install gcc libc6-dev (or the like)",
+        )

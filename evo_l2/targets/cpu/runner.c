@@ -1,0 +1,420 @@
+/* The CPU runner: loads one library, and calls its entry in disposable children on buffers that the harness owns.
+ *
+ *     runner PARENT MEMORY LIBRARY ENTRY     commands on standard input, replies on standard output, in fixed-size records
+ *     runner --probe                         prints what this machine offers
+ *
+ * This process ("the zygote") never runs the library's code, so its clock and its word can be trusted. Each command forks a
+ * child that maps only the buffer sets it was given, faults everything in, gives up its rights, reports ready, and waits.
+ * The zygote reads the clock, says go, and reads it again when the child begins to exit: as its tracer it is told before
+ * the kernel takes the child's memory apart, which would cost more than a small call, and the child cannot forge it.
+ */
+#define _GNU_SOURCE
+#include "child.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#ifndef PTRACE_O_EXITKILL
+#define PTRACE_O_EXITKILL (1 << 20)
+#endif
+
+#define MAGIC 0x65766f2d6c322d31LL
+enum kind { LOADING = 1, READY, LOAD_FAILED, FINISHED, EXITED, SIGNALLED, TIMED_OUT, BROKEN };
+enum power { SECCOMP = 1, TRACED = 2, PINNED = 4 };
+
+struct reply {
+    long long magic, kind, ns, signal, exit_code, peak_kb, address, system_call, powers, landlock;
+    char text[944];
+};
+
+static long long now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int read_all(int from, void *to, size_t n)
+{
+    for (char *p = to; n;) {
+        ssize_t got = read(from, p, n);
+        if (got <= 0 && !(got < 0 && errno == EINTR))
+            return -1;
+        if (got > 0)
+            p += got, n -= (size_t)got;
+    }
+    return 0;
+}
+
+static void answer(struct reply *r)
+{
+    r->magic = MAGIC;
+    /* One record is below PIPE_BUF, so it is written whole or not at all; a parent that is gone ends this process. */
+    if (write(1, r, sizeof *r) != (ssize_t)sizeof *r)
+        _exit(3);
+}
+
+static void answer_text(enum kind kind, const char *what, const char *detail)
+{
+    struct reply r = {.kind = kind};
+    snprintf(r.text, sizeof r.text, "%s%s%s", what, detail ? ": " : "", detail ? detail : "");
+    answer(&r);
+}
+
+static _Noreturn void broken(const char *what)
+{
+    answer_text(BROKEN, what, strerror(errno));
+    _exit(4);
+}
+
+/* The number of the system call for which the candidate's filter killed the child; -1 when it cannot be told. */
+static long long last_system_call(pid_t pid)
+{
+#if defined(__x86_64__) || defined(__aarch64__)
+    struct user_regs_struct registers;
+    struct iovec where = {&registers, sizeof registers};
+    if (ptrace(PTRACE_GETREGSET, pid, (void *)1 /* NT_PRSTATUS */, &where) == 0)
+#if defined(__x86_64__)
+        return (long long)registers.orig_rax;
+#else
+        return (long long)registers.regs[8];
+#endif
+#endif
+    (void)pid;
+    return UNKNOWN;
+}
+
+/* The name of a call that a kernel may have tried; empty for one that is not listed. */
+static const char *name_of(long long number)
+{
+#define CALL(name) {SYS_##name, #name}
+    static const struct {
+        long long number;
+        const char *name;
+    } calls[] = {
+        CALL(brk),          CALL(clock_gettime), CALL(clock_nanosleep), CALL(clone),          CALL(close),
+        CALL(connect),      CALL(execve),        CALL(exit),            CALL(futex),          CALL(getpid),
+        CALL(getrandom),    CALL(gettid),        CALL(kill),            CALL(mmap),           CALL(mprotect),
+        CALL(munmap),       CALL(nanosleep),     CALL(newfstatat),      CALL(openat),         CALL(prctl),
+        CALL(ptrace),       CALL(read),          CALL(rt_sigaction),    CALL(rt_sigprocmask), CALL(sched_setaffinity),
+        CALL(sched_yield),  CALL(socket),        CALL(tgkill),          CALL(tkill),          CALL(write),
+#ifdef SYS_clone3
+        CALL(clone3),
+#endif
+#ifdef SYS_open
+        CALL(open),         CALL(fork),          CALL(vfork),
+#endif
+    };
+#undef CALL
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (calls[i].number == number)
+            return calls[i].name;
+    return "";
+}
+
+static int is_fatal(int signal)
+{
+    return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE || signal == SIGABRT ||
+           signal == SIGTRAP || signal == SIGSYS || signal == SIGXCPU;
+}
+
+/* Handles one stop of a traced child. Returns 1 when it has begun to exit. */
+static int handle_stop(pid_t pid, int status, struct reply *r)
+{
+    int signal = WSTOPSIG(status), event = status >> 16, leaving = 0;
+    if (event == PTRACE_EVENT_EXIT) {
+        unsigned long message = 0;
+        leaving = 1;
+        ptrace(PTRACE_GETEVENTMSG, pid, NULL, &message);
+        if (WIFSIGNALED((int)message) && WTERMSIG((int)message) == SIGSYS)
+            r->system_call = last_system_call(pid);
+        snprintf(r->text, sizeof r->text, "%s", name_of(r->system_call));
+        signal = 0;
+    } else if (event != 0) {
+        signal = 0; /* a group stop: the wall limit ends it */
+        if (event == PTRACE_EVENT_STOP) {
+            ptrace(PTRACE_LISTEN, pid, NULL, NULL);
+            return 0;
+        }
+    } else if (is_fatal(signal)) {
+        siginfo_t info;
+        if (ptrace(PTRACE_GETSIGINFO, pid, NULL, &info) == 0 && info.si_code > 0)
+            r->address = info.si_code == SI_KERNEL ? NO_ADDRESS : (long long)(uintptr_t)info.si_addr;
+    }
+    ptrace(PTRACE_CONT, pid, NULL, (void *)(uintptr_t)signal);
+    return leaving;
+}
+
+/* Waits for the child's end; sets the time at which it began to exit, and kills it at the deadline. */
+static int await_end(pid_t pid, long long begin, long long wall_ns, struct reply *r, int *status)
+{
+    sigset_t child_signal;
+    sigemptyset(&child_signal);
+    sigaddset(&child_signal, SIGCHLD);
+    long long end = 0;
+    int timed_out = 0;
+    for (;;) {
+        struct rusage usage;
+        pid_t got = wait4(pid, status, __WALL | (timed_out ? 0 : WNOHANG), &usage);
+        long long now = now_ns();
+        if (got < 0 && errno != EINTR)
+            broken("waiting for the child failed");
+        if (got == pid) {
+            if (WIFSTOPPED(*status)) {
+                if (handle_stop(pid, *status, r) && !end)
+                    end = now;
+                continue;
+            }
+            r->ns = (end ? end : now) - begin;
+            r->peak_kb = usage.ru_maxrss;
+            return timed_out;
+        }
+        long long left = begin + wall_ns - now;
+        if (got == 0 && left <= 0 && !end) {
+            kill(pid, SIGKILL);
+            timed_out = 1;
+        } else if (got == 0) {
+            struct timespec t = {0, 1000000};
+            if (!end)
+                t.tv_sec = left / 1000000000LL, t.tv_nsec = left % 1000000000LL;
+            sigtimedwait(&child_signal, NULL, &t);
+        }
+    }
+}
+
+static void conclude(struct reply *r, int status, int timed_out, int code)
+{
+    if (timed_out && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+        r->kind = TIMED_OUT;
+    } else if (WIFSIGNALED(status)) {
+        r->kind = SIGNALLED;
+        r->signal = WTERMSIG(status);
+    } else {
+        r->exit_code = WEXITSTATUS(status);
+        r->kind = r->exit_code == code ? FINISHED : EXITED;
+    }
+    answer(r);
+}
+
+/* A code that a kernel does not meet by calling exit with a plain value. It can be read from the child's memory by one that
+ * searches for it: what proves a call to be done is that its outputs hold no poison. */
+static int draw_code(void)
+{
+    unsigned char byte = 0;
+    (void)!syscall(SYS_getrandom, &byte, 1UL, 0U);
+    return 32 + byte % 96;
+}
+
+static void run(const struct command *c)
+{
+    int go[2], ready[2], status, code = draw_code();
+    if (pipe2(go, O_CLOEXEC) || pipe2(ready, O_CLOEXEC))
+        broken("no pipe");
+    pid_t pid = fork();
+    if (pid < 0)
+        broken("no process");
+    if (pid == 0) {
+        close(go[1]), close(ready[0]);
+        child(c, go[0], ready[1], code);
+    }
+    close(go[0]), close(ready[1]);
+    struct reply r = {.system_call = UNKNOWN, .address = UNKNOWN};
+    if (traced) {
+        long options = PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL;
+        if (ptrace(PTRACE_SEIZE, pid, NULL, (void *)options))
+            traced = 0;
+    }
+    r.powers = traced ? TRACED : 0;
+    struct report report = {0};
+    int mute = read_all(ready[0], &report, sizeof report);
+    long long begin = now_ns();
+    if (!mute && !report.error && write(go[1], "g", 1) != 1)
+        mute = 1;
+    int timed_out = await_end(pid, begin, mute || report.error ? 5000000000LL : c->wall_ns, &r, &status);
+    close(go[1]), close(ready[0]);
+    if (report.error)
+        answer_text(BROKEN, report.step, strerror(report.error));
+    else if (mute)
+        answer_text(BROKEN, "the child ended before its call", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : NULL);
+    else
+        conclude(&r, status, timed_out, code);
+}
+
+static int remember_segments(struct dl_phdr_info *info, size_t size, void *library)
+{
+    (void)size;
+    if (info->dlpi_addr != *(ElfW(Addr) *)library)
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum && n_segments < MOST_SEGMENTS; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type != PT_LOAD || (p->p_flags & PF_W))
+            continue;
+        uintptr_t start = (info->dlpi_addr + p->p_vaddr) & ~(page_bytes - 1);
+        uintptr_t end = (info->dlpi_addr + p->p_vaddr + p->p_memsz + page_bytes - 1) & ~(page_bytes - 1);
+        segments[n_segments].start = (char *)start;
+        segments[n_segments++].n_bytes = end - start;
+    }
+    return 0;
+}
+
+static void close_others(int keep)
+{
+    int failed = 0;
+    if (keep > 3)
+        failed |= (int)syscall(SYS_close_range, 3U, (unsigned)keep - 1, 0U);
+    failed |= (int)syscall(SYS_close_range, (unsigned)keep + 1, ~0U, 0U);
+    for (int i = 3, n = failed ? (int)sysconf(_SC_OPEN_MAX) : 0; i < n; i++)
+        if (i != keep)
+            close(i);
+}
+
+static void read_setup(void)
+{
+    long long magic;
+    if (read_all(0, &magic, sizeof magic) || magic != MAGIC || read_all(0, &setup, sizeof setup))
+        _exit(2);
+    if (setup.n_operands > MOST_BUFFERS || setup.n_shared > MOST_BUFFERS || setup.n_sizes > MOST_BUFFERS)
+        _exit(2);
+    if (read_all(0, operands, (size_t)setup.n_operands * sizeof *operands) ||
+        read_all(0, shared, (size_t)setup.n_shared * sizeof *shared) ||
+        read_all(0, sizes, (size_t)setup.n_sizes * sizeof *sizes))
+        _exit(2);
+}
+
+/* Addresses are settled here, once: reserved without access, so that what a child does not map stays a guard. */
+static void reserve(void)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    base = mmap(NULL, (size_t)setup.n_bytes, PROT_NONE, flags, -1, 0);
+    if (base == MAP_FAILED)
+        broken("no address space for the buffers");
+    long long each = setup.n_operands + setup.n_shared;
+    pointers = calloc((size_t)((setup.n_sets + 1) * each + 1), sizeof *pointers);
+    if (!pointers)
+        broken("no memory");
+    for (long long set = 0; set <= setup.n_sets; set++)
+        for (long long i = 0; i < each; i++) {
+            const struct region *r = i < setup.n_operands ? &operands[i] : &shared[i - setup.n_operands];
+            long long start = i < setup.n_operands ? setup.sets_at + set * setup.set_bytes : 0;
+            pointers_of(set)[i] = base + start + r->offset + r->data;
+        }
+}
+
+static void limit_zygote(void)
+{
+    evo_limit(RLIMIT_CORE, 0, 0);
+    evo_limit(RLIMIT_FSIZE, 0, 0);
+    evo_limit(RLIMIT_NOFILE, 64, 64);
+    evo_limit(RLIMIT_STACK, STACK_BYTES, STACK_BYTES);
+    if (!setup.trusted)
+        evo_limit(RLIMIT_AS, (rlim_t)setup.n_bytes + SPARE_BYTES, (rlim_t)setup.n_bytes + SPARE_BYTES);
+}
+
+/* Stretches the stack's mapping, so that children can have its pages made at once instead of one fault each. */
+static __attribute__((noinline)) void stretch_stack(void)
+{
+    volatile char space[WARM_STACK_BYTES + 16384];
+    for (size_t i = sizeof space; i >= 4096; i -= 4096)
+        space[i - 1] = 0;
+}
+
+static void load(const char *library, const char *symbol)
+{
+    answer_text(LOADING, "loading", NULL);
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (handle)
+        entry = (entry_function *)(uintptr_t)dlsym(handle, symbol);
+    if (!entry) {
+        const char *why = dlerror();
+        answer_text(LOAD_FAILED, why ? why : "the entry is a null symbol", NULL);
+        _exit(0);
+    }
+    dl_iterate_phdr(remember_segments, &((struct link_map *)handle)->l_addr);
+}
+
+static void serve(void)
+{
+    struct command c;
+    while (read_all(0, &c, sizeof c) == 0) {
+        int sane = c.magic == MAGIC && c.first >= 0 && c.n_calls > 0 && c.n_calls <= setup.n_sets - c.first &&
+                   c.wall_ns > 0 && c.cpu_s > 0;
+        if (!sane)
+            broken("a command makes no sense");
+        run(&c);
+    }
+}
+
+static int probe(void)
+{
+    int seccomp = SECCOMP_RET_KILL_PROCESS, status = 0;
+    seccomp = syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &seccomp) == 0;
+#ifndef EVO_AUDIT_ARCH
+    seccomp = 0;
+#endif
+    long version = evo_landlock_version();
+    pid_t pid = fork();
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    int can_trace = pid > 0 && ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0;
+    if (pid > 0)
+        kill(pid, SIGKILL), waitpid(pid, &status, 0);
+    printf("seccomp=%d\nlandlock=%ld\ntraced=%d\n", seccomp, version < 0 ? 0 : version, can_trace);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "--probe"))
+        return probe();
+    if (argc != 5)
+        return 2;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != atoi(argv[1]))
+        return 3;
+    if (getsid(0) != getpid() && setsid() < 0)
+        return 3;
+    memory = atoi(argv[2]);
+    zygote = getpid();
+    page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    close_others(memory);
+    read_setup();
+    reserve();
+    limit_zygote();
+    stretch_stack();
+    struct reply r = {.kind = READY, .address = (long long)(uintptr_t)base, .ns = (long long)(uintptr_t)__builtin_frame_address(0)};
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET((size_t)setup.core, &cores);
+    if (sched_setaffinity(0, sizeof cores, &cores) == 0)
+        r.powers |= PINNED;
+    sigset_t child_signal;
+    sigemptyset(&child_signal);
+    sigaddset(&child_signal, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child_signal, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        broken("privileges cannot be given up");
+    if (!setup.trusted) {
+        r.landlock = evo_landlock(argv[3]);
+        confined = evo_confine_zygote() == 0;
+        r.powers |= confined ? SECCOMP : 0;
+    }
+    traced = 1;
+    load(argv[3], argv[4]);
+    answer(&r);
+    serve();
+    _exit(0);
+}
