@@ -19,7 +19,7 @@ from evo_l2.evaluation import Status
 from evo_l2.launch import Role
 from evo_l2.problem import Arrays, Gate, Instance
 
-__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage"]
+__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "fault_failure"]
 
 Bytes = NDArray[np.uint8]
 
@@ -130,9 +130,13 @@ class Judge:
         self._run_ns: list[int] = []
 
     @property
-    def fastest_call_us(self) -> float | None:
-        """Shortest single call seen so far, in microseconds; plans the timing, and is no measurement."""
-        return min(self._run_ns) / 1000 if self._run_ns else None
+    def n_runs(self) -> int:
+        """Single calls that came to their end so far."""
+        return len(self._run_ns)
+
+    def fastest_call_us(self, since: int) -> float:
+        """Shortest of the single calls from number `since` on, in microseconds; plans the timing, and is no measurement."""
+        return min(self._run_ns[since:]) / 1000
 
     def judge(self, stage: Stage, seed: np.random.SeedSequence) -> Failure | None:
         """Puts every gate to the kernel on the stage's case; stops at the first that fails. None when it passed them all."""
