@@ -1,0 +1,185 @@
+"""The loop: deterministic, resumable, within its budgets, and never judging anything twice."""
+
+import threading
+import time
+
+import pytest
+
+from archive.memory import MemoryArchive
+from evo_l2.budget import Budget, Limits
+from evo_l2.contracts import Message, ModelCall, Outcome, Proposal, Reply
+from evo_l2.errors import DeviceError
+from evo_l2.kernel import Kernel
+from evo_l2.pipeline import Pipeline, PipelineSettings, Stop
+from evo_l2.problems.hgemm import Hgemm
+from evo_l2.quiet import Quiet
+from evo_l2.search import Search, SearchSettings
+from mutators.operators import Parametric
+
+PROBLEM = Hgemm(((64, 64, 64, 1),))
+
+
+class Scripted:
+    """A mutator that stands for a model: replies at a fixed cost, every third without a kernel."""
+
+    name = "scripted"
+    n_parents = 1
+    uses_model = True
+    most_tokens = 100
+
+    def __init__(self):
+        self.feedback = []
+
+    def propose(self, problem, requests):
+        return tuple(self._one(request) for request in requests)
+
+    def _one(self, request):
+        self.feedback.append(request.feedback)
+        reply = Reply("text", 60, 30, 0.0, 0.01)
+        call = ModelCall("scripted", (Message("user", "go"),), reply, request.index, 40)
+        if request.index % 3 == 0:
+            return Proposal(request, None, Outcome.NO_KERNEL, f"no kernel in reply {request.index}", (call,))
+        value = {"T0": request.index % 10}
+        return Proposal(request, request.parents[0].kernel.with_tunables(value), calls=(call,))
+
+
+def run(instant, *, evaluations=60, seed=1, history=(), model=False, batch=8, lookahead=1, limits=None, stop_at=None,
+        evaluator=None, build_workers=2):  # fmt: skip
+    """One run in memory; returns candidates, evaluator, stop reason and the mutators."""
+    operators = {"parametric": (Parametric(), 3.0)}
+    if model:
+        operators["scripted"] = (Scripted(), 1.0)
+    evaluator = evaluator or instant.InstantEvaluator()
+    told = list(history)
+    durable = MemoryArchive(PROBLEM.measures("cpu"))
+    for candidate in history:
+        durable.add(candidate)
+    search = Search(MemoryArchive(PROBLEM.measures("cpu")), operators, seed, SearchSettings())
+    pipeline = Pipeline(
+        problem=PROBLEM,
+        seeds=[Kernel(instant.kernel_source(), "cpu"), Kernel(instant.kernel_source(base=2), "cpu")],
+        search=search,
+        operators={name: m for name, (m, _) in operators.items()},
+        archive=durable,
+        evaluator=evaluator,
+        quiet=Quiet(),
+        budget=Budget(limits or Limits(evaluations=evaluations)),
+        settings=PipelineSettings(batch, lookahead, build_workers),
+        told=lambda candidate, result, replayed: on_told(candidate, replayed),
+    )
+
+    def on_told(candidate, replayed):
+        if not replayed:
+            told.append(candidate)
+        if stop_at is not None and len(told) >= stop_at:
+            pipeline.request_stop()
+
+    stop = pipeline.run(history)
+    return told, evaluator, stop, operators
+
+
+def rows(candidates):
+    """What has to be equal between two runs: everything but wall times."""
+    return [
+        (c.index, c.operator, c.parents, c.asked_after, c.outcome, c.message, c.kernel and c.kernel.digest, c.identity,
+         c.duplicate_of, c.evaluation, c.calls)
+        for c in candidates
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 2])
+@pytest.mark.parametrize("model", [False, True])
+def test_one_seed_gives_one_run(instant, lookahead, model):
+    first = run(instant, model=model, lookahead=lookahead)[0]
+    second = run(instant, model=model, lookahead=lookahead, build_workers=1)[0]
+    assert rows(first) == rows(second)
+    assert [c.index for c in first] == list(range(60))
+    assert rows(first) != rows(run(instant, model=model, lookahead=lookahead, seed=2)[0])
+
+
+@pytest.mark.parametrize("model", [False, True])
+@pytest.mark.parametrize("cut", [1, 2, 3, 9, 10, 17, 31, 59])
+def test_a_run_cut_anywhere_goes_on_as_if_it_had_not_been(instant, cut, model):
+    whole = run(instant, model=model)[0]
+    head, first, stop, _ = run(instant, model=model, stop_at=cut)
+    assert stop is Stop.REQUESTED
+    assert len(head) == cut
+    resumed, second, stop, _ = run(instant, model=model, history=head)
+    assert stop is Stop.EVALUATIONS
+    assert rows(resumed) == rows(whole)
+    assert not set(first.measured) & set(second.measured)
+
+
+def test_nothing_is_measured_twice(instant):
+    _, evaluator, _, _ = run(instant, evaluations=300, model=True)
+    assert len(evaluator.measured) == len(set(evaluator.measured))
+
+
+def test_asks_see_exactly_the_groups_told_before(instant):
+    told = run(instant, batch=8, lookahead=1)[0]
+    asked = [c.asked_after for c in told]
+    assert asked[:2] == [0, 0]
+    assert asked[2:18] == [2] * 16
+    assert asked[18:26] == [10] * 8
+    generational = [c.asked_after for c in run(instant, batch=8, lookahead=0)[0]]
+    assert generational[2:18] == [2] * 8 + [10] * 8
+
+
+def test_the_search_finds_better_kernels(instant):
+    told = run(instant, evaluations=400)[0]
+    passed = [c for c in told if c.evaluation is not None and c.evaluation.session is not None]
+    best = max(sum(c.evaluation.session.cases[0].log_ratios) for c in passed)
+    seeds = max(sum(c.evaluation.session.cases[0].log_ratios) for c in passed[:2])
+    assert best > seeds + 12 * 0.5
+
+
+def test_failures_are_said_once_to_the_next_prompt(instant):
+    scripted = run(instant, evaluations=200, model=True)[3]["scripted"][0]
+    said = [line for lines in scripted.feedback for line in lines if line.startswith("no kernel")]
+    assert said
+    assert len(said) == len(set(said))
+
+
+def test_tokens_are_never_overrun_and_free_operators_go_on(instant):
+    told, _, stop, _ = run(instant, model=True, limits=Limits(evaluations=200, tokens=950))
+    spent = sum(call.reply.n_prompt_tokens + call.reply.n_reply_tokens for c in told for call in c.calls)
+    assert 0 < spent <= 950
+    assert len(told) == 200
+    assert stop is Stop.EVALUATIONS
+
+
+def test_wall_time_ends_the_run(instant):
+    class Slow(instant.InstantEvaluator):
+        def measure(self, prepared, seed, *, purpose="search"):
+            time.sleep(0.02)
+            return super().measure(prepared, seed, purpose=purpose)
+
+    begin = time.monotonic()
+    _, _, stop, _ = run(instant, limits=Limits(wall_s=0.5), evaluator=Slow())
+    assert stop is Stop.WALL
+    assert time.monotonic() - begin < 2.0
+
+
+def test_a_run_without_a_right_seed_says_why(instant):
+    class Broken(instant.InstantEvaluator):
+        def measure(self, prepared, seed, *, purpose="search"):
+            return super().measure(self.prepare(prepared.kernel.with_tunables({"T0": 9})), seed)
+
+    with pytest.raises(DeviceError, match="no seed passed"):
+        run(instant, evaluator=Broken())
+
+
+def test_a_failing_machine_ends_the_run_and_leaves_no_thread(instant):
+    class Dying(instant.InstantEvaluator):
+        def measure(self, prepared, seed, *, purpose="search"):
+            if len(self.measured) == 20:
+                raise DeviceError("the device is gone")
+            return super().measure(prepared, seed, purpose=purpose)
+
+    before = threading.active_count()
+    with pytest.raises(DeviceError, match="gone"):
+        run(instant, evaluator=Dying())
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
