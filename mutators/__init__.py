@@ -1,0 +1,11 @@
+"""Variation: operators that make offspring of parents, and the generators that write for them.
+
+Generators live in `mutators.generators`; nothing here imports a model's packages.
+"""
+
+from __future__ import annotations
+
+from mutators.ledger import Ledger, Total
+from mutators.operators import Edit, Parametric, Rewrite
+
+__all__ = ["Edit", "Ledger", "Parametric", "Rewrite", "Total"]

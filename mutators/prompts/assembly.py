@@ -1,0 +1,124 @@
+"""Puts a prompt together within a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from evo_l2.contracts import Elite, Message, Request
+from evo_l2.errors import ConfigurationError
+from evo_l2.problem import Problem
+from mutators.prompts.facts import clip, facts, without_paths
+from mutators.prompts.slices import Slicer
+
+__all__ = ["TOKENS_PER_MESSAGE", "Template", "render"]
+
+TOKENS_PER_MESSAGE = 16
+"""Set aside for what a chat template puts around a message."""
+_LONGEST_FEEDBACK = 360
+"""Characters of one failed attempt."""
+_LANGUAGES = {"cpu": "C", "cuda": "CUDA C++"}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What one operator says to the model."""
+
+    task: str
+    """What to do, in a few sentences."""
+    form: str
+    """What the reply has to look like, with one tiny example."""
+    slice_note: str
+    """What to make of lines that are not shown."""
+
+
+def render(
+    problem: Problem, request: Request, template: Template, count_tokens: Callable[[str], int], prompt_tokens: int
+) -> tuple[Message, ...]:
+    """The messages for one offspring: of at most `prompt_tokens` tokens, those of the chat template included.
+
+    Never cut: the problem's rules, everything that was measured of the parents, the operator's task. Failed attempts get
+    up to a quarter of what is left, whole or not at all, the latest first; the parents' sources share the rest, sliced.
+
+    Raises:
+        ConfigurationError: What is never cut does not fit.
+    """
+    return _Prompt(problem, request, template, count_tokens, prompt_tokens).messages()
+
+
+class _Prompt:
+    """One prompt in the making."""
+
+    def __init__(
+        self, problem: Problem, request: Request, template: Template, count_tokens: Callable[[str], int], prompt_tokens: int
+    ) -> None:
+        self._parents = request.parents
+        self._facts = [facts(problem, parent) for parent in request.parents]
+        self._template = template
+        self._count = count_tokens
+        self._budget = prompt_tokens
+        self._system = Message("system", _system(problem, request.parents[0].kernel.target))
+        self._room = prompt_tokens - count_tokens(self._system.content) - 2 * TOKENS_PER_MESSAGE
+        self._feedback = self._fitting_feedback(request.feedback)
+        draws = request.seed.generate_state(1 + len(request.parents))[1:]
+        self._slicers = [Slicer(e.kernel.source, int(draw)) for e, draw in zip(request.parents, draws, strict=True)]
+
+    def messages(self) -> tuple[Message, ...]:
+        """The system message and the user's."""
+        slices: list[str] = ["" for _ in self._parents]
+        n_shown = [0 for _ in self._parents]
+        spare = self._room - self._count(self._user(slices, n_shown, self._feedback))
+        for i, slicer in enumerate(self._slicers):
+            share = self._room - spare + spare * (i + 1) // len(self._slicers)
+
+            def fits(text: str, i: int = i, share: int = share) -> bool:
+                tried = [*slices[:i], text, *slices[i + 1 :]]
+                shown = [*n_shown[:i], 1, *n_shown[i + 1 :]]
+                return self._count(self._user(tried, shown, self._feedback)) <= share
+
+            slices[i], n_shown[i] = slicer.cut(fits)
+        return self._system, Message("user", self._user(slices, n_shown, self._feedback))
+
+    def _fitting_feedback(self, feedback: tuple[str, ...]) -> list[str]:
+        """The latest failed attempts that fit in a quarter of the room, oldest first."""
+        slices, n_shown = ["" for _ in self._parents], [0 for _ in self._parents]
+        fixed = self._count(self._user(slices, n_shown, []))
+        if fixed > self._room:
+            needed = self._budget + fixed - self._room
+            raise ConfigurationError(
+                "the prompt does not fit",
+                expected=f"a budget of {needed} prompt tokens or more for this problem",
+                found=str(self._budget),
+                hint=f"set prompt_tokens to {needed + 400}, so that the kernel's source has room too",
+            )
+        chosen: list[str] = []
+        for line in reversed(feedback):
+            tried = [clip(without_paths(line), _LONGEST_FEEDBACK), *chosen]
+            if self._count(self._user(slices, n_shown, tried)) - fixed > (self._room - fixed) // 4:
+                break
+            chosen = tried
+        return chosen
+
+    def _user(self, slices: list[str], n_shown: list[int], feedback: list[str]) -> str:
+        parts: list[str] = []
+        for i, parent in enumerate(self._parents):
+            parts += self._parent(parent, i, slices[i], n_shown[i])
+        if feedback:
+            said = "\n".join(f"- {line}" for line in feedback)
+            parts.append(f"Earlier attempts to improve it failed; do not repeat them:\n{said}")
+        parts += [self._template.task, self._template.form]
+        return "\n\n".join(parts)
+
+    def _parent(self, parent: Elite, i: int, text: str, n_shown: int) -> list[str]:
+        name = "the kernel" if len(self._parents) == 1 else f"kernel {i + 1}"
+        parts = [f"Measured of {name}:\n{self._facts[i]}"]
+        if n_shown:
+            whole = text == parent.kernel.source.rstrip("\n")
+            head = f"The source of {name}:" if whole else f"The source of {name}, in part. {self._template.slice_note}"
+            parts.append(f"{head}\n```c\n{text}\n```")
+        return parts
+
+
+def _system(problem: Problem, target: str) -> str:
+    language = _LANGUAGES.get(target, target)
+    return f"You make {language} kernels faster.\nTask: {problem.title}\n\n{problem.contract(target)}"
