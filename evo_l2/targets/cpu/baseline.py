@@ -77,7 +77,9 @@ class Baseline:
             raise DeviceError("the baseline is wrong", expected="a library that passes every gate", found=found)
         plan = plan_pairs(judge.fastest_call_us(0), set_bytes(instance), self._timing)
         return BaselineSide(
-            self._stage(library, source, instance, plan.n_calls), plan.n_calls, self._bare_us(library, source, instance)
+            self._stage(library, source, instance, plan.n_calls),
+            plan.n_calls,
+            self._bare_us(library, source, instance, plan.n_calls),
         )
 
     def _stage(self, library: Path, source: str, instance: Instance, n_sets: int, entry: str = "evo_entry") -> CpuStage:
@@ -88,16 +90,16 @@ class Baseline:
             entry=entry,
         )  # fmt: skip
 
-    def _bare_us(self, library: Path, source: str, instance: Instance) -> float:
+    def _bare_us(self, library: Path, source: str, instance: Instance, n_calls: int) -> float:
         times = []
-        with self._stage(library, source, instance, 1, _BARE_ENTRY) as stage:
-            Judge().prepare_timed(stage, 1, np.random.default_rng(0))
+        with self._stage(library, source, instance, n_calls, _BARE_ENTRY) as stage:
+            Judge().prepare_timed(stage, n_calls, np.random.default_rng(0))
             for space in stage.workspaces().values():
                 values = space[: space.size // 4 * 4].view(np.float32)
                 values[:] = np.random.default_rng(1).standard_normal(values.size, dtype=np.float32)
             for _ in range(7):
-                result = stage.run(0, 1)
+                result = stage.run(0, n_calls)
                 if isinstance(result, Fault):
                     raise DeviceError("the baseline fails", found=result.detail, hint="evo-l2 doctor")
-                times.append(result / 1000)
+                times.append(result / 1000 / n_calls)
         return median(times)

@@ -35,7 +35,6 @@ _WORDS = {
     "asm": ("assembly", "inline assembly"),
     "__asm": ("assembly", "inline assembly"),
     "__asm__": ("assembly", "inline assembly"),
-    "_Pragma": ("directives", "_Pragma"),
     "__has_include": ("includes", "a look at the file system"),
     "__has_include_next": ("includes", "a look at the file system"),
     "__has_embed": ("includes", "a look at the file system"),
@@ -49,6 +48,10 @@ _WORDS = {
 }
 _ATTRIBUTES = ("constructor", "destructor", "ifunc", "section", "alias", "weak", "cleanup", "target_clones", "copy", "symver")
 _ATTRIBUTE = re.compile(rf"\b_*({'|'.join(_ATTRIBUTES)})_*\b")
+_PRAGMA_WORDS = re.compile(
+    r"\b(dependency|pch_preprocess|poison|system_header|redefine_extname|weak|push_macro|pop_macro|include_alias|ident|target)\b"
+)
+"""A macro may hand any text to `_Pragma`, so where a file uses it these words are refused anywhere."""
 _TOKEN = re.compile(r"[A-Za-z_]\w*")
 _DIGRAPHS = (("%:%:", "##"), ("%:", "#"), ("??=", "#"), ("??/", "\\"))
 _ROLES = {Role.IN: "in", Role.OUT: "out"}
@@ -107,12 +110,15 @@ def _check_text(source: str) -> Verdict | None:
         verdict = verdict or _check_words(number, line)
         if verdict is not None:
             return verdict
-    return _check_attributes(source)
+    return _check_whole(source)
 
 
-def _check_attributes(source: str) -> Verdict | None:
-    """Attributes may be spread over lines and macros, so their names are refused anywhere once a file has any."""
+def _check_whole(source: str) -> Verdict | None:
+    """Attributes and pragmas may be spread over lines and macros, so names are refused anywhere once a file has any."""
     text = "\n".join(line for _, line in _lines(source))
+    pragma = _PRAGMA_WORDS.search(text) if "_Pragma" in text else None
+    if pragma is not None:
+        return _refused("directives", f"the pragma {pragma.group(1)} is not allowed")
     match = _ATTRIBUTE.search(text) if "__attribute" in text or "[[" in text else None
     if match is None:
         return None
