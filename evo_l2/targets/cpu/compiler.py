@@ -26,7 +26,7 @@ _COMMON = (
     "-std=gnu11", "-fPIC", "-fno-stack-protector", "-fcf-protection=none", "-fno-ident", "-fno-plt", "-fvisibility=default",
     "-fno-asynchronous-unwind-tables",
 )  # fmt: skip
-_LINK = ("-shared", "-nostartfiles", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,--build-id=none")
+_LINK = ("-shared", "-nostartfiles", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,--build-id=none")
 _MOST_LOG = 3000
 _C_TYPES = {"float16": "_Float16", "float32": "float", "float64": "double", "int32": "int", "int8": "signed char"}
 
@@ -135,8 +135,8 @@ class Compiler:
         if done.returncode == 126 or done.returncode == 125:
             hint = "evo-l2 doctor"
             raise ToolchainError("the compiler does not start", found=_log(done)[:200] or "nothing", hint=hint)
-        if done.over == "time" or "out of memory" in done.output or "virtual memory exhausted" in done.output:
-            what = "memory" if done.over is None else "time"
+        what = _what_ran_out(done)
+        if what is not None:
             return _build_error("compile-limits", f"the compiler ran out of {what}", _log(done), done.seconds)
         if done.returncode != 0:
             message = _log(done)
@@ -178,6 +178,14 @@ def _log(done: Finished) -> str:
     errors = [line for line in lines if "error" in line]
     text = "\n".join(errors + [line for line in lines if line not in errors])
     return text if len(text) <= _MOST_LOG else text[: _MOST_LOG - 4] + "\n..."
+
+
+def _what_ran_out(done: Finished) -> str | None:
+    """`time` or `memory` when the compiler was stopped by a limit, by the driver's or the kernel's account."""
+    if done.over == "time" or "CPU time limit exceeded" in done.output:
+        return "time"
+    ended = ("out of memory", "virtual memory exhausted", "Killed signal terminated program", "File size limit exceeded")
+    return "memory" if any(words in done.output for words in ended) else None
 
 
 def _stack(work: Path) -> int:
