@@ -104,8 +104,8 @@ def _probe(library: str) -> Blas | None:
 def baseline_library(source: str, blas: Blas, compiler: Path, cache_dir: Path) -> Path:
     """Compiles a baseline (trusted code of this project) and links it with the BLAS; from the cache when it is there.
 
-    The source is that of `Problem.baseline`. It defines `evo_entry`, and may define `evo_entry_bare`, which leaves conversions
-    out and works on what the workspaces hold: fill them before it is timed, since junk may be slow to multiply.
+    The source is that of `Problem.baseline`. It defines `evo_entry`, and may define `evo_entry_bare`, which leaves
+    conversions out and works on what the workspaces hold: fill them before it is timed, since junk may be slow to multiply.
 
     Raises:
         ToolchainError: The compiler is missing or fails.
