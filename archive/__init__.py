@@ -1,0 +1,31 @@
+"""The archive of evolved kernels: MAP-Elites grid, durable store, mining and export.
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from archive.grid import Grid, pooled_estimate
+    from archive.memory import MemoryArchive
+    from archive.store import RunHandle, RunInfo, Store
+
+__all__ = ["Grid", "MemoryArchive", "RunHandle", "RunInfo", "Store", "pooled_estimate"]
+
+_HOMES = {
+    "Grid": "archive.grid",
+    "MemoryArchive": "archive.memory",
+    "RunHandle": "archive.store",
+    "RunInfo": "archive.store",
+    "Store": "archive.store",
+    "pooled_estimate": "archive.grid",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

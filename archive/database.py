@@ -1,0 +1,280 @@
+"""The connection to an archive's file: opened, checked, upgraded; and the transactions on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from evo_l2.errors import ConfigurationError, StorageError
+
+__all__ = ["APPLICATION_ID", "HEAD", "Database", "open_database"]
+
+APPLICATION_ID = 0x45564F32
+"""`EVO2` in SQLite's header: tells our files from those of others."""
+HEAD = "0001"
+"""The newest revision of the tables that this version knows."""
+_MAGIC = b"SQLite format 3\0"
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class Database:
+    """One connection, one transaction at a time; may be used from several threads."""
+
+    def __init__(self, path: Path, engine: sa.Engine) -> None:
+        self.path = path
+        self.upgraded_from: str | None = None
+        """The revision that the file had when it was opened, where it was an older one."""
+        self._engine = engine
+        self._lock = threading.RLock()
+        self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+    @property
+    def connection(self) -> sa.Connection:
+        """For migrations; everything else goes through `read` and `write`."""
+        return self._connection
+
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:
+        """All rows of one query.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        with self._lock:
+            try:
+                return list(self._connection.exec_driver_sql(sql, tuple(parameters)).all())
+            except sa.exc.DBAPIError as error:
+                raise translated(error, self.path) from error
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> sa.CursorResult[Any]:
+        """One statement; only inside `write`."""
+        return self._connection.exec_driver_sql(sql, tuple(parameters))
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[None]:
+        """A transaction that holds the write lock from its start; rolled back when anything is raised.
+
+        Raises:
+            StorageError: The file cannot be written, or another process held the lock for too long.
+        """
+        with self._lock:
+            try:
+                self.execute("BEGIN IMMEDIATE")
+                yield
+                self.execute("COMMIT")
+            except sa.exc.DBAPIError as error:
+                self._roll_back()
+                raise translated(error, self.path) from error
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        driver = self._connection.connection.driver_connection
+        if isinstance(driver, sqlite3.Connection) and driver.in_transaction:
+            with contextlib.suppress(sa.exc.DBAPIError):
+                self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+        with self._lock:
+            if not self._connection.closed:
+                with contextlib.suppress(sa.exc.DBAPIError):
+                    self._connection.exec_driver_sql("PRAGMA optimize")
+                self._connection.close()
+            self._engine.dispose()
+
+
+def translated(error: sa.exc.DBAPIError, path: Path) -> StorageError:
+    """SQLite's error as one clear line."""
+    text = str(error.orig)
+    if isinstance(error, sa.exc.IntegrityError):
+        expected = "one process for each run"
+        hint = "stop the other process, then evo-l2 resume"
+        return StorageError(f"a row of {path} contradicts another", expected=expected, found=text, hint=hint)
+    if "is full" in text:
+        return StorageError(f"{path} cannot grow", expected="room on its disk", found=text, hint=f"df -h {path.parent}")
+    if "locked" in text:
+        expected = "to get the write lock in time"
+        hint = f"fuser {path}, to see which process holds it"
+        return StorageError(f"{path} is in use", expected=expected, found=text, hint=hint)
+    if "readonly" in text or "unable to open" in text:
+        expected = "a file and a folder that may be written"
+        return StorageError(f"{path} cannot be written", expected=expected, found=text, hint=f"ls -ld {path.parent} {path}")
+    if "not a database" in text or "malformed" in text:
+        return StorageError(f"{path} is damaged or no archive", expected="an SQLite file", found=text)
+    return StorageError(f"{path} cannot be used", expected="SQLite to succeed", found=text)
+
+
+def open_database(
+    url_or_path: str | os.PathLike[str],
+    *,
+    create: bool,
+    durable: bool,
+    busy_timeout_s: float,
+    migrations: Path = _MIGRATIONS,
+    head: str = HEAD,
+) -> Database:
+    """Opens an archive, makes it when it is missing, and brings it to the newest revision.
+
+    Raises:
+        ConfigurationError: The URL names no SQLite file.
+        StorageError: The file is missing, is no archive, is of a newer revision, or cannot be written.
+    """
+    path = _path_of(url_or_path)
+    _check_file(path, create=create)
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        poolclass=sa.pool.StaticPool,
+        connect_args={"check_same_thread": False, "timeout": busy_timeout_s, "cached_statements": 256},
+    )
+    database = None
+    try:
+        database = Database(path, engine)
+        revision = _revision(database)
+        _set_up(database, durable=durable, busy_timeout_s=busy_timeout_s)
+        if revision != head:
+            _upgrade(database, revision, migrations, head)
+    except BaseException as error:
+        if database is not None:
+            database.close()
+        engine.dispose()
+        if isinstance(error, sa.exc.DBAPIError):
+            raise translated(error, path) from error
+        raise
+    return database
+
+
+def _path_of(url_or_path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(url_or_path)
+    if "://" not in text:
+        return Path(text)
+    try:
+        url = sa.make_url(text)
+    except sa.exc.ArgumentError as error:
+        raise ConfigurationError("the archive's URL does not parse", expected="sqlite:///PATH", found=text) from error
+    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
+        found = url.render_as_string(hide_password=True)
+        raise ConfigurationError("the archive cannot be kept there", expected="a path or sqlite:///PATH", found=found)
+    return Path(url.database)
+
+
+def _check_file(path: Path, *, create: bool) -> None:
+    """What can be said before SQLite is asked."""
+    if path.is_dir():
+        raise StorageError(f"{path} is no archive", expected="a file", found="a folder")
+    if not path.parent.is_dir():
+        hint = f"mkdir -p {path.parent}"
+        raise StorageError(f"{path} cannot be made", expected=f"a folder {path.parent}", found="none", hint=hint)
+    if not path.exists():
+        if not create:
+            raise StorageError("no such archive", expected=f"a file {path}", found="none", hint="evo-l2 run quickstart")
+    else:
+        try:
+            with path.open("rb") as file:
+                start = file.read(len(_MAGIC))
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read", expected="a file that may be read", found=str(error)) from error
+        if start and start != _MAGIC:
+            raise StorageError(f"{path} is no archive", expected="an SQLite file", found="something else")
+        if not os.access(path, os.W_OK):
+            hint = f"cp {path} somewhere else, and open the copy"
+            raise StorageError(f"{path} is read-only", expected="a file that may be written", found="none", hint=hint)
+    if not os.access(path.parent, os.W_OK):
+        found = f"{path.parent} is read-only"
+        raise StorageError(f"{path} cannot be written", expected="a folder that may be written", found=found)
+
+
+def _revision(database: Database) -> str | None:
+    """The file's revision; None when it is empty.
+
+    Raises:
+        StorageError: The file is a database of something else.
+    """
+    identifier = database.connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    names = set(database.connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
+    if not names and identifier in (0, APPLICATION_ID):
+        return None
+    # A file that was dumped and loaded again has lost its identifier, but not its tables.
+    ours = identifier == APPLICATION_ID or (identifier == 0 and {"alembic_version", "runs", "timing_sessions"} <= names)
+    if ours and "alembic_version" in names:
+        found = database.connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
+        if len(found) == 1:
+            return str(found[0])
+    raise StorageError(
+        f"{database.path} is the database of something else",
+        expected="an archive of evo-l2, or a new file",
+        found=f"tables {', '.join(sorted(names)[:4]) or 'of none'}",
+    )
+
+
+def _set_up(database: Database, *, durable: bool, busy_timeout_s: float) -> None:
+    connection = database.connection
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
+    deadline = time.monotonic() + busy_timeout_s
+    while True:
+        try:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL").all()
+            break
+        # SQLite does not wait for the lock that this change needs, so two processes that make one file can collide here.
+        except sa.exc.OperationalError as error:
+            if "locked" not in str(error.orig) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+    connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+    connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
+
+
+def _upgrade(database: Database, revision: str | None, migrations: Path, head: str) -> None:
+    """Brings the file to the newest revision, in one transaction, after a copy was put beside it."""
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise StorageError(
+            f"{database.path} was written by another version",
+            expected=f"revision {head} or older",
+            found=f"revision {revision}",
+            hint="pip install --upgrade evo-l2",
+        )
+    if revision is not None:
+        _back_up(database, revision)
+        database.upgraded_from = revision
+    with database.write():
+        if _revision(database) == head:
+            return
+        config.attributes["connection"] = database.connection
+        command.upgrade(config, head)
+        database.execute(f"PRAGMA application_id={APPLICATION_ID}")
+
+
+def _back_up(database: Database, revision: str) -> None:
+    """Copies the file to `FILE.REVISION.bak`; an upgrade cannot be undone otherwise."""
+    target = database.path.with_name(f"{database.path.name}.{revision}.bak")
+    driver = database.connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    partial = target.with_suffix(".partial")
+    try:
+        with contextlib.closing(sqlite3.connect(partial)) as copy:
+            driver.backup(copy)
+        partial.replace(target)
+    except (OSError, sqlite3.Error) as error:
+        partial.unlink(missing_ok=True)
+        raise StorageError(
+            f"{database.path} cannot be copied before its upgrade",
+            expected="room for a copy beside it",
+            found=str(error),
+            hint=f"df -h {database.path.parent}",
+        ) from error

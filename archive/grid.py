@@ -1,0 +1,136 @@
+"""The MAP-Elites grid: which kernel holds which cell, as a pure function of the kernels and sessions put into it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from evo_l2.contracts import AddResult, AddStatus
+from evo_l2.evaluation import Estimate, TimingSession
+from evo_l2.measures import Cell, MeasuresSchema
+from evo_l2.timing import estimate
+
+__all__ = ["Entry", "Grid", "pooled_estimate"]
+
+
+@functools.lru_cache(maxsize=512)
+def pooled_estimate(sessions: tuple[TimingSession, ...]) -> Estimate | None:
+    """The speed-up over all conclusive sessions together, whatever their order; None when there is none.
+
+    The bootstrap of `evo_l2.timing.estimate` draws blocks by position, so sessions are put in a fixed order first.
+    """
+    if len(sessions) > 1:
+        sessions = tuple(sorted(sessions, key=_canonical))
+    return estimate(sessions)
+
+
+def _canonical(session: TimingSession) -> tuple[object, ...]:
+    cases = tuple((case.sizes, case.kernel_us, case.baseline_us, case.kept) for case in session.cases)
+    return (cases, session.purpose)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kernel that passed, as the grid ranks it."""
+
+    digest: str
+    identity: str
+    cell: Cell
+    estimate: Estimate
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """Smaller is better: the higher lower bound, then the smaller digest."""
+        return (-self.estimate.log_low, self.digest)
+
+
+class Grid:
+    """Cells with fixed boundaries; each is held by its member with the highest lower bound of the log speed-up.
+
+    Equal bounds go to the smaller source digest, so that the grid does not depend on the order in which it was filled. Every
+    member stays on record: an elite whose bound falls may lose its cell to the next best.
+
+    Args:
+        schema: The axes.
+    """
+
+    def __init__(self, schema: MeasuresSchema) -> None:
+        self._schema = schema
+        self._entries: dict[str, Entry] = {}
+        self._members: dict[Cell, dict[str, Entry]] = {}
+        self._elites: dict[Cell, Entry] = {}
+
+    @property
+    def schema(self) -> MeasuresSchema:
+        """The axes."""
+        return self._schema
+
+    @property
+    def elites(self) -> Mapping[Cell, Entry]:
+        """The elite of every filled cell."""
+        return self._elites
+
+    def __len__(self) -> int:
+        """Number of kernels on record."""
+        return len(self._entries)
+
+    def preview(self, entry: Entry) -> AddResult:
+        """What `put` of a kernel that is not on record would do."""
+        former = self._elites.get(entry.cell)
+        if former is None:
+            return AddResult(AddStatus.NEW, entry.estimate.log_low, entry.cell)
+        status = AddStatus.IMPROVED if entry.rank < former.rank else AddStatus.NOT_ADDED
+        return AddResult(status, entry.estimate.log_low - former.estimate.log_low, entry.cell)
+
+    def put(self, entry: Entry) -> None:
+        """Puts a kernel on record, in place of what was known of its identity."""
+        self.drop(entry.identity)
+        self._entries[entry.identity] = entry
+        self._members.setdefault(entry.cell, {})[entry.identity] = entry
+        former = self._elites.get(entry.cell)
+        if former is None or entry.rank < former.rank:
+            self._elites[entry.cell] = entry
+
+    def drop(self, identity: str) -> None:
+        """Takes a kernel off the record; nothing happens when it is not on it."""
+        entry = self._entries.pop(identity, None)
+        if entry is None:
+            return
+        members = self._members[entry.cell]
+        del members[identity]
+        if self._elites[entry.cell].identity == identity:
+            if members:
+                self._elites[entry.cell] = min(members.values(), key=_rank)
+            else:
+                del self._elites[entry.cell], self._members[entry.cell]
+
+    def entry(self, identity: str) -> Entry | None:
+        """What is on record for an identity."""
+        return self._entries.get(identity)
+
+    def best(self) -> Entry | None:
+        """The elite with the highest lower bound; None while the grid is empty."""
+        return min(self._elites.values(), key=_rank, default=None)
+
+    def ranked(self) -> Iterator[Entry]:
+        """Every kernel on record, the best first."""
+        return iter(sorted(self._entries.values(), key=_rank))
+
+    @property
+    def coverage(self) -> float:
+        """Share of the cells that are filled; the denominator counts the cells for unknown values too."""
+        return len(self._elites) / self._schema.n_cells
+
+    @property
+    def qd_score(self) -> float:
+        """Sum over filled cells of the lower bound of the elite's speed-up (a ratio, so never negative; empty cells add 0).
+
+        The sum is correctly rounded, so it does not depend on the order in which cells were filled.
+        """
+        return math.fsum(math.exp(entry.estimate.log_low) for entry in self._elites.values())
+
+
+def _rank(entry: Entry) -> tuple[float, str]:
+    return entry.rank

@@ -1,0 +1,234 @@
+"""Rows read back: a run's candidates, what it sees of the archive, and single kernels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from archive.codec import (
+    load,
+    load_build,
+    load_estimate,
+    load_measures,
+    load_session,
+    load_text,
+    unpack_text,
+)
+from archive.database import Database
+from archive.grid import pooled_estimate
+from archive.rows import Scope
+from archive.view import View
+from evo_l2.contracts import Candidate, Message, ModelCall, Outcome, Reply
+from evo_l2.evaluation import Estimate, Evaluation, Status, TimingSession, Verdict
+from evo_l2.kernel import Kernel
+
+__all__ = ["StoredRecords", "load_view", "read_calls", "read_candidates", "read_evaluation", "read_sessions"]
+
+_PAGE = 256
+_VERDICT = "v.status, v.gate, v.message, v.build, v.measures"
+
+
+class StoredRecords:
+    """Sources, verdicts and samples of one run's kernels, read when they are asked for."""
+
+    def __init__(self, database: Database, scope: Scope) -> None:
+        self._database = database
+        self._scope = scope
+
+    def kernel(self, digest: str) -> tuple[Kernel, Verdict]:
+        """A kernel that passed in this run, or in those before it, and its verdict."""
+        scope = self._scope
+        rows = self._database.read(
+            f"SELECT k.source, k.target, {_VERDICT} FROM kernels k JOIN verdicts v ON v.kernel_id = k.id"
+            " LEFT JOIN candidates c ON c.verdict_id = v.id AND c.run_id = ?"
+            " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ? AND v.status = ?"
+            " AND (v.id <= ? OR c.id IS NOT NULL) ORDER BY c.id IS NULL, v.id LIMIT 1",
+            (scope.run_id, digest, scope.problem_id, scope.environment_id, Status.PASSED.value, scope.base_verdict),
+        )
+        source, target, *verdict = rows[0]
+        return Kernel(load_text(source), target), _verdict(verdict)
+
+    def sessions(self, keys: Sequence[int]) -> tuple[TimingSession, ...]:
+        """Timing sessions by id."""
+        return read_sessions(self._database, keys)
+
+
+def read_sessions(database: Database, keys: Sequence[int]) -> tuple[TimingSession, ...]:
+    """Timing sessions by id, in order of the ids given."""
+    marks = ",".join("?" * len(keys))
+    rows = database.read(f"SELECT id, samples, purpose FROM timing_sessions WHERE id IN ({marks})", keys)
+    found = {key: load_session(samples, purpose) for key, samples, purpose in rows}
+    return tuple(found[key] for key in keys)
+
+
+def read_evaluation(database: Database, problem_key: str, environment_key: str, digest: str) -> Evaluation | None:
+    """The verdict of a kernel, with its first session when it passed; a verdict that it failed comes first."""
+    rows = database.read(
+        f"SELECT v.id, {_VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
+        " JOIN problems p ON p.id = v.problem_id JOIN environments e ON e.id = v.environment_id"
+        " WHERE k.digest = ? AND p.key = ? AND e.key = ? ORDER BY v.status = ?, v.attempt LIMIT 1",
+        (digest, problem_key, environment_key, Status.PASSED.value),
+    )
+    if not rows:
+        return None
+    verdict_id, *verdict = rows[0]
+    sessions = database.read(
+        "SELECT s.id, c.evaluation_s FROM timing_sessions s LEFT JOIN candidates c ON c.session_id = s.id"
+        " WHERE s.verdict_id = ? ORDER BY s.id LIMIT 1",
+        (verdict_id,),
+    )
+    if sessions:
+        key, seconds = sessions[0]
+        return Evaluation(_verdict(verdict), read_sessions(database, (key,))[0], seconds or 0.0)
+    seconds = database.read("SELECT evaluation_s FROM candidates WHERE verdict_id = ? ORDER BY id LIMIT 1", (verdict_id,))
+    return Evaluation(_verdict(verdict), None, (seconds[0][0] or 0.0) if seconds else 0.0)
+
+
+def read_candidates(database: Database, run_id: int) -> Iterator[Candidate]:
+    """A run's candidates in order of index, in pages, so that memory does not grow with the run."""
+    last = -1
+    while True:
+        rows = database.read(
+            "SELECT c.id, c.idx, c.operator, c.asked_after, c.outcome, c.message, c.identity, c.evaluation_s, c.seconds,"
+            f" k.source, k.target, o.digest, s.samples, s.purpose, {_VERDICT}"
+            " FROM candidates c LEFT JOIN kernels k ON k.id = c.kernel_id LEFT JOIN kernels o ON o.id = c.duplicate_of"
+            " LEFT JOIN verdicts v ON v.id = c.verdict_id LEFT JOIN timing_sessions s ON s.id = c.session_id"
+            " WHERE c.run_id = ? AND c.idx > ? ORDER BY c.idx LIMIT ?",
+            (run_id, last, _PAGE),
+        )
+        if not rows:
+            return
+        first, last = rows[0][1], rows[-1][1]
+        parents: dict[int, list[str]] = defaultdict(list)
+        for index, parent in database.read(
+            "SELECT c.idx, k.digest FROM candidate_parents p JOIN candidates c ON c.id = p.candidate_id"
+            " JOIN kernels k ON k.id = p.kernel_id WHERE c.run_id = ? AND c.idx BETWEEN ? AND ? ORDER BY c.idx, p.position",
+            (run_id, first, last),
+        ):
+            parents[index].append(parent)
+        calls = read_calls(database, run_id, first, last)
+        for row in rows:
+            yield _candidate(row, tuple(parents[row[1]]), tuple(calls.get(row[1], ())))
+
+
+def _candidate(row: Sequence[Any], parents: tuple[str, ...], calls: tuple[ModelCall, ...]) -> Candidate:
+    _, index, operator, asked_after, outcome, message, identity, evaluation_s, seconds = row[:9]
+    source, target, original, samples, purpose, *verdict = row[9:]
+    evaluation = None
+    if outcome == Outcome.EVALUATED.value:
+        session = load_session(samples, purpose) if samples is not None else None
+        evaluation = Evaluation(_verdict(verdict), session, evaluation_s)
+    return Candidate(
+        index=index,
+        operator=operator,
+        parents=parents,
+        asked_after=asked_after,
+        outcome=Outcome(outcome),
+        message=load_text(message) if message is not None else None,
+        kernel=Kernel(load_text(source), target) if source is not None else None,
+        identity=identity,
+        evaluation=evaluation,
+        duplicate_of=original,
+        calls=calls,
+        seconds=load(seconds),
+    )
+
+
+def _verdict(row: Sequence[Any]) -> Verdict:
+    status, gate, message, build, measures = row
+    text = load_text(message) if message is not None else None
+    return Verdict(Status(status), gate, text, load_build(build), load_measures(measures))
+
+
+def read_calls(database: Database, run_id: int, first: int, last: int) -> dict[int, list[ModelCall]]:
+    """The model calls of the candidates `first` to `last`, by index."""
+    rows = database.read(
+        "SELECT c.idx, m.generator, m.prompt, m.reply_id, m.n_prompt_tokens, m.n_reply_tokens, m.latency_s, m.cost_usd,"
+        " m.n_retries, m.error, m.seed, m.max_tokens FROM model_calls m JOIN candidates c ON c.id = m.candidate_id"
+        " WHERE c.run_id = ? AND c.idx BETWEEN ? AND ? ORDER BY c.idx, m.position",
+        (run_id, first, last),
+    )
+    prompts = [load(row[2]) for row in rows]
+    texts = _texts(database, {row[3] for row in rows} | {key for prompt in prompts for _, key in prompt})
+    calls: dict[int, list[ModelCall]] = defaultdict(list)
+    for row, prompt in zip(rows, prompts, strict=True):
+        index, generator, _, reply_id, n_prompt, n_reply, latency_s, cost_usd, n_retries, error, seed, max_tokens = row
+        reason = load_text(error) if error is not None else None
+        reply = Reply(texts[reply_id], n_prompt, n_reply, latency_s, cost_usd, n_retries, reason)
+        messages = tuple(Message(role, texts[key]) for role, key in prompt)
+        calls[index].append(ModelCall(generator, messages, reply, int(seed), max_tokens))
+    return calls
+
+
+def _texts(database: Database, keys: set[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), _PAGE):
+        page = ordered[start : start + _PAGE]
+        marks = ",".join("?" * len(page))
+        found.update(
+            (key, unpack_text(content))
+            for key, content in database.read(f"SELECT id, content FROM texts WHERE id IN ({marks})", page)
+        )
+    return found
+
+
+def load_view(database: Database, scope: Scope, view: View, *, own: bool) -> None:
+    """Fills a view with what the run found when it was started and, if `own`, with what it added since."""
+    run_id = scope.run_id if own else -1
+    verdicts = database.read(
+        "SELECT v.id, k.digest, v.identity, v.status, v.measures, c.id IS NOT NULL FROM verdicts v"
+        " JOIN kernels k ON k.id = v.kernel_id LEFT JOIN candidates c ON c.verdict_id = v.id AND c.run_id = ?"
+        " WHERE v.problem_id = ? AND v.environment_id = ? AND (v.id <= ? OR c.id IS NOT NULL)"
+        " ORDER BY k.digest, v.status = ?, v.attempt",
+        (run_id, scope.problem_id, scope.environment_id, scope.base_verdict, Status.PASSED.value),
+    )
+    failed: set[str] = set()
+    passed: dict[str, list[tuple[str, int, str | None]]] = defaultdict(list)
+    for key, digest, identity, status, measures, mine in verdicts:
+        view.load_known(digest, identity)
+        if status != Status.PASSED.value:
+            failed.add(digest)
+        elif mine or digest not in failed:
+            passed[identity].append((digest, key, measures))
+    timings = _timings(database, scope, run_id)
+    for identity, members in passed.items():
+        keys = sorted(row for _, verdict, _ in members for row in timings.get(verdict, ()))
+        estimate = _estimate(database, keys)
+        measures = load_measures(members[0][2])
+        digests = list(dict.fromkeys(digest for digest, _, _ in members))
+        view.load_passed(identity, digests, measures, [key for key, _ in keys], estimate)
+    for digest, original in database.read(
+        "SELECT DISTINCT k.digest, o.digest FROM candidates c JOIN runs r ON r.id = c.run_id"
+        " JOIN kernels k ON k.id = c.kernel_id JOIN kernels o ON o.id = c.duplicate_of"
+        " WHERE r.problem_id = ? AND r.environment_id = ? AND (c.id <= ? OR c.run_id = ?) ORDER BY c.id",
+        (scope.problem_id, scope.environment_id, scope.base_candidate, run_id),
+    ):
+        view.load_alias(digest, original)
+    if own:
+        view.n_candidates = int(database.read("SELECT COUNT(*) FROM candidates WHERE run_id = ?", (run_id,))[0][0])
+
+
+_Timing = tuple[int, Estimate | None]
+
+
+def _timings(database: Database, scope: Scope, run_id: int) -> dict[int, list[_Timing]]:
+    """Ids and estimates of the sessions that the run sees, by verdict."""
+    found: dict[int, list[_Timing]] = defaultdict(list)
+    for verdict, key, *estimate in database.read(
+        "SELECT s.verdict_id, s.id, s.log_ratio, s.log_low, s.log_high, s.n_blocks FROM timing_sessions s"
+        " JOIN verdicts v ON v.id = s.verdict_id WHERE v.problem_id = ? AND v.environment_id = ?"
+        " AND (s.id <= ? OR s.run_id = ?)",
+        (scope.problem_id, scope.environment_id, scope.base_session, run_id),
+    ):
+        found[verdict].append((key, load_estimate(*estimate)))
+    return found
+
+
+def _estimate(database: Database, timings: Sequence[_Timing]) -> Estimate | None:
+    """The estimate over all sessions; that of a single conclusive session is stored with it."""
+    conclusive = [(key, estimate) for key, estimate in timings if estimate is not None]
+    if len(conclusive) <= 1:
+        return conclusive[0][1] if conclusive else None
+    return pooled_estimate(read_sessions(database, [key for key, _ in conclusive]))

@@ -1,0 +1,289 @@
+"""Rows written: one candidate, one session, and the standings that follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from archive.codec import (
+    dump,
+    load_measures,
+    load_session,
+    now,
+    pack_text,
+    store_build,
+    store_session,
+    store_text,
+    text_digest,
+)
+from archive.database import Database
+from archive.grid import pooled_estimate
+from archive.view import Addition
+from evo_l2.contracts import ModelCall
+from evo_l2.evaluation import Estimate, Status, TimingSession, Verdict
+from evo_l2.kernel import Kernel
+from evo_l2.measures import MeasuresSchema
+
+__all__ = ["Scope", "insert_candidate", "insert_kernel", "insert_session", "rebuild_standings", "refresh_standing"]
+
+_INSERT_KERNEL = "INSERT INTO kernels (digest, target, source, created) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
+_INSERT_VERDICT = (
+    "INSERT INTO verdicts (kernel_id, problem_id, environment_id, attempt, run_id, identity, status, gate, message, build,"
+    " measures, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (kernel_id, problem_id, environment_id, attempt) DO NOTHING"
+)
+_INSERT_SESSION = (
+    "INSERT INTO timing_sessions (verdict_id, run_id, after, candidate_index, purpose, samples, log_ratio, log_low, log_high,"
+    " n_blocks, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_STANDING = (
+    "INSERT INTO standings (problem_id, environment_id, identity, kernel_id, verdict_id, schema_id, cell, log_ratio,"
+    " log_low, log_high, speedup, speedup_low, speedup_high, n_blocks, n_sessions)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (problem_id, environment_id, identity) DO NOTHING"
+)
+_INSERT_CANDIDATE = (
+    "INSERT INTO candidates (run_id, idx, operator, asked_after, outcome, message, kernel_id, identity, verdict_id,"
+    " session_id, evaluation_s, duplicate_of, seconds, add_status, add_value, cell, created)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_PARENT = (
+    "INSERT INTO candidate_parents (candidate_id, position, kernel_id) SELECT ?, ?, id FROM kernels WHERE digest = ?"
+)
+_INSERT_CALL = (
+    "INSERT INTO model_calls (candidate_id, position, generator, prompt, reply_id, n_prompt_tokens, n_reply_tokens,"
+    " latency_s, cost_usd, n_retries, error, seed, max_tokens, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The ids that place a run's rows, and the rows of others that it sees."""
+
+    run_id: int
+    problem_id: int
+    environment_id: int
+    schema_id: int
+    base_verdict: int
+    """The last verdict, session and candidate of the file when the run was started; what came later from other runs is
+    not seen, so that a run depends on nothing that happens beside it."""
+    base_session: int
+    base_candidate: int
+
+
+def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, addition: Addition) -> int | None:
+    """Writes a candidate with all that belongs to it; inside a transaction. The key of its session, where it has one."""
+    candidate, moment = addition.candidate, now()
+    kernel_id = verdict_id = session_id = original_id = None
+    evaluation = candidate.evaluation
+    if candidate.kernel is not None:
+        assert addition.digest is not None
+        kernel_id = insert_kernel(database, candidate.kernel, addition.digest, moment)
+    if evaluation is not None:
+        assert kernel_id is not None
+        verdict_id, stale = _insert_verdict(database, scope, kernel_id, candidate.identity, evaluation.verdict, moment)
+        if evaluation.session is not None:
+            estimate = addition.entry.estimate if addition.entry is not None else None
+            session_id = _insert_session(
+                database, scope, verdict_id, candidate.index, candidate.index, evaluation.session, estimate, moment
+            )
+            cell = dump(addition.cell) if addition.cell is not None else None
+            assert candidate.identity is not None
+            where = (scope.problem_id, scope.environment_id, candidate.identity, kernel_id, verdict_id, scope.schema_id, cell)
+            # What is new and alone stands as it is; anything else was written by runs blind to each other.
+            if estimate is not None and not stale:
+                result = database.execute(_INSERT_STANDING, (*where, *_columns(estimate), 1))
+                stale = frozenset() if result.rowcount == 1 else frozenset({candidate.identity})
+        for identity in sorted(stale):
+            refresh_standing(database, scope.problem_id, scope.environment_id, identity, scope.schema_id, schema)
+    if candidate.duplicate_of is not None:
+        original_id = _kernel_id(database, candidate.duplicate_of)
+    candidate_id = database.execute(
+        _INSERT_CANDIDATE,
+        (
+            scope.run_id,
+            candidate.index,
+            candidate.operator,
+            candidate.asked_after,
+            candidate.outcome.value,
+            store_text(candidate.message),
+            kernel_id,
+            candidate.identity,
+            verdict_id,
+            session_id,
+            evaluation.seconds if evaluation is not None else None,
+            original_id,
+            dump(dict(candidate.seconds)),
+            addition.result.status.value,
+            addition.result.value,
+            dump(addition.result.cell) if addition.result.cell is not None else None,
+            moment,
+        ),
+    ).lastrowid
+    for position, parent in enumerate(candidate.parents):
+        database.execute(_INSERT_PARENT, (candidate_id, position, parent))
+    _insert_calls(database, candidate_id, candidate.calls, moment)
+    return session_id
+
+
+def insert_kernel(database: Database, kernel: Kernel, digest: str, moment: str) -> int:
+    """The kernel's id; written when it is new."""
+    row = (digest, kernel.target, store_text(kernel.source), moment)
+    result = database.execute(_INSERT_KERNEL, row)
+    return int(result.lastrowid) if result.rowcount == 1 else _kernel_id(database, digest)
+
+
+def insert_session(
+    database: Database,
+    scope: Scope,
+    schema: MeasuresSchema,
+    verdict_id: int,
+    identity: str,
+    after: int,
+    session: TimingSession,
+) -> int:
+    """Writes a session that is not a candidate's first; inside a transaction. Its key."""
+    estimate = pooled_estimate((session,))
+    key = _insert_session(database, scope, verdict_id, after, None, session, estimate, now())
+    refresh_standing(database, scope.problem_id, scope.environment_id, identity, scope.schema_id, schema)
+    return key
+
+
+def refresh_standing(
+    database: Database, problem_id: int, environment_id: int, identity: str, schema_id: int, schema: MeasuresSchema
+) -> None:
+    """Works out one kernel's standing from its verdicts and sessions, those of every run; inside a transaction.
+
+    A source that failed once, in any run, does not count.
+    """
+    key = (problem_id, environment_id, identity)
+    database.execute("DELETE FROM standings WHERE problem_id = ? AND environment_id = ? AND identity = ?", key)
+    rows = database.read(
+        "SELECT k.digest, k.id, v.id, v.status, v.measures FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
+        " WHERE v.problem_id = ? AND v.environment_id = ? AND v.identity = ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE"
+        " w.kernel_id = v.kernel_id AND w.problem_id = v.problem_id AND w.environment_id = v.environment_id"
+        f" AND w.status <> '{Status.PASSED.value}') ORDER BY k.digest, v.id",
+        key,
+    )
+    if not rows:
+        return
+    marks = ",".join("?" * len(rows))
+    sessions = tuple(
+        load_session(samples, purpose)
+        for samples, purpose in database.read(
+            f"SELECT samples, purpose FROM timing_sessions WHERE verdict_id IN ({marks}) AND log_low IS NOT NULL ORDER BY id",
+            [row[2] for row in rows],
+        )
+    )
+    estimate = pooled_estimate(sessions)
+    if estimate is None:
+        return
+    _, kernel_id, verdict_id, _, text = rows[0]
+    measures = load_measures(text)
+    fits = measures is not None and len(measures) == len(schema.axes)
+    cell = dump(schema.cell(measures)) if fits and measures is not None else None
+    row = (*key, kernel_id, verdict_id, schema_id, cell, *_columns(estimate), len(sessions))
+    database.execute(_INSERT_STANDING, row)
+
+
+def rebuild_standings(
+    database: Database, problem_id: int, environment_id: int, schema_id: int, schema: MeasuresSchema
+) -> None:
+    """Works out every standing of a problem in an environment again; inside a transaction."""
+    database.execute("DELETE FROM standings WHERE problem_id = ? AND environment_id = ?", (problem_id, environment_id))
+    identities = database.read(
+        "SELECT DISTINCT identity FROM verdicts WHERE problem_id = ? AND environment_id = ? AND identity IS NOT NULL"
+        f" AND status = '{Status.PASSED.value}'",
+        (problem_id, environment_id),
+    )
+    for (identity,) in identities:
+        refresh_standing(database, problem_id, environment_id, identity, schema_id, schema)
+
+
+def _kernel_id(database: Database, digest: str) -> int:
+    return int(database.read("SELECT id FROM kernels WHERE digest = ?", (digest,))[0][0])
+
+
+def _insert_verdict(
+    database: Database, scope: Scope, kernel_id: int, identity: str | None, verdict: Verdict, moment: str
+) -> tuple[int, frozenset[str]]:
+    """The verdict's id, and the identities whose standing has to be worked out again.
+
+    Two runs that were blind to each other may judge one kernel twice. When they agree, the first verdict stands for both;
+    when they do not, both are kept.
+    """
+    measures = dump(verdict.measures) if verdict.measures is not None else None
+    judged = (identity, verdict.status.value, verdict.gate, store_text(verdict.message), store_build(verdict.build), measures)
+    place = (kernel_id, scope.problem_id, scope.environment_id)
+    result = database.execute(_INSERT_VERDICT, (*place, 0, scope.run_id, *judged, moment))
+    if result.rowcount == 1:
+        return int(result.lastrowid), frozenset()
+    rows = database.read(
+        "SELECT id, identity, status, gate, measures FROM verdicts WHERE kernel_id = ? AND problem_id = ?"
+        " AND environment_id = ? ORDER BY attempt",
+        place,
+    )
+    for row in rows:
+        if tuple(row[1:]) == (identity, verdict.status.value, verdict.gate, measures):
+            return int(row[0]), _present(identity)
+    result = database.execute(_INSERT_VERDICT, (*place, len(rows), scope.run_id, *judged, moment))
+    return int(result.lastrowid), _present(identity, *(row[1] for row in rows))
+
+
+def _present(*identities: str | None) -> frozenset[str]:
+    return frozenset(identity for identity in identities if identity is not None)
+
+
+def _insert_session(
+    database: Database,
+    scope: Scope,
+    verdict_id: int,
+    after: int,
+    index: int | None,
+    session: TimingSession,
+    estimate: Estimate | None,
+    moment: str,
+) -> int:
+    values: tuple[float | None, ...] = (None, None, None, None)
+    if estimate is not None:
+        values = (estimate.log_ratio, estimate.log_low, estimate.log_high, estimate.n_blocks)
+    row = (verdict_id, scope.run_id, after, index, session.purpose, store_session(session), *values, moment)
+    return int(database.execute(_INSERT_SESSION, row).lastrowid)
+
+
+def _columns(estimate: Estimate) -> tuple[float, ...]:
+    logs = (estimate.log_ratio, estimate.log_low, estimate.log_high)
+    return (*logs, *(math.exp(value) for value in logs), estimate.n_blocks)
+
+
+def _insert_calls(database: Database, candidate_id: int, calls: Iterable[ModelCall], moment: str) -> None:
+    for position, call in enumerate(calls):
+        reply = call.reply
+        prompt = dump([[message.role, _insert_text(database, message.content)] for message in call.prompt])
+        row = (
+            candidate_id,
+            position,
+            call.generator,
+            prompt,
+            _insert_text(database, reply.text),
+            reply.n_prompt_tokens,
+            reply.n_reply_tokens,
+            reply.latency_s,
+            reply.cost_usd,
+            reply.n_retries,
+            store_text(reply.error),
+            str(call.seed),
+            call.max_tokens,
+            moment,
+        )
+        database.execute(_INSERT_CALL, row)
+
+
+def _insert_text(database: Database, text: str) -> int:
+    """The text's id; a text that is known already is not written again."""
+    digest = text_digest(text)
+    rows = database.read("SELECT id FROM texts WHERE digest = ?", (digest,))
+    if rows:
+        return int(rows[0][0])
+    row = (digest, len(text), pack_text(text))
+    return int(database.execute("INSERT INTO texts (digest, n_characters, content) VALUES (?, ?, ?)", row).lastrowid)

@@ -1,0 +1,224 @@
+"""The durable archive: one SQLite file with every run, kernel, verdict, timing and model call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from archive.codec import dump, load, load_environment, load_schema, now, store_schema
+from archive.database import Database, open_database
+from archive.reading import read_evaluation
+from archive.rows import Scope, rebuild_standings
+from archive.run import RunHandle, RunInfo
+from evo_l2.errors import StorageError
+from evo_l2.evaluation import Environment, Evaluation
+from evo_l2.problem import Problem
+
+__all__ = ["RunHandle", "RunInfo", "Store"]
+
+_RUN = (
+    "SELECT r.id, r.name, r.problem_id, r.environment_id, r.schema_id, r.base_verdict, r.base_session, r.base_candidate,"
+    " p.key, p.title, p.definition, e.target, e.identity, r.provenance, r.target, m.axes, r.config, r.seed, r.created,"
+    " r.finished, r.summary, (SELECT COUNT(*) FROM candidates c WHERE c.run_id = r.id)"
+    " FROM runs r JOIN problems p ON p.id = r.problem_id JOIN environments e ON e.id = r.environment_id"
+    " JOIN measures_schemas m ON m.id = r.schema_id"
+)
+
+
+class Store:
+    """An open archive; a context manager. Made by `Store.open`; may be used from several threads, not across a fork."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(
+        cls,
+        url_or_path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        durable: bool = False,
+        busy_timeout_s: float = 30.0,
+    ) -> Store:
+        """Opens an archive. One of an older revision is copied to `FILE.REVISION.bak` and then upgraded.
+
+        Args:
+            url_or_path: A path, or `sqlite:///PATH`.
+            create: Whether a missing file is made.
+            durable: False survives the end of the process at any moment (`synchronous=NORMAL`); True a power cut too
+                (`FULL`), for a flush to disk on every addition.
+            busy_timeout_s: How long to wait for another process's transaction, in seconds.
+
+        Raises:
+            ConfigurationError: The URL names no SQLite file.
+            StorageError: The file is missing, is no archive, is of a newer revision, or cannot be written.
+        """
+        return cls(open_database(url_or_path, create=create, durable=durable, busy_timeout_s=busy_timeout_s))
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+        self._database.close()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._database.path
+
+    @property
+    def upgraded_from(self) -> str | None:
+        """The revision that the file had before `open` upgraded it; None when it was up to date."""
+        return self._database.upgraded_from
+
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:
+        """All rows of one query, for mining.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        return self._database.read(sql, parameters)
+
+    def start_run(
+        self,
+        name: str,
+        problem: Problem,
+        environment: Environment,
+        target: str,
+        config: Mapping[str, Any],
+        seed: int,
+    ) -> RunHandle:
+        """Starts a run; what the file holds for this problem and environment is where it begins.
+
+        Args:
+            name: Its name; where it is taken, the run is called `NAME-2`, `NAME-3` and so on.
+            problem: What is computed.
+            environment: Where it is measured.
+            target: `cpu` or `cuda`.
+            config: Plain data (JSON) from which the run can be made again.
+            seed: The run's seed.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        schema = problem.measures(target)
+        with self._database.write():
+            problem_id = self._intern(
+                "problems",
+                {"key": problem.key, "name": problem.name, "title": problem.title, "definition": dump(problem.definition)},
+            )
+            identity = dump(dict(environment.identity))
+            environment_id = self._intern(
+                "environments", {"key": environment.key, "target": environment.target, "identity": identity}
+            )
+            schema_id = self._intern("measures_schemas", {"version": schema.version, "axes": store_schema(schema)})
+            if self._database.read(
+                "SELECT 1 FROM standings WHERE problem_id = ? AND environment_id = ? AND schema_id <> ? LIMIT 1",
+                (problem_id, environment_id, schema_id),
+            ):
+                rebuild_standings(self._database, problem_id, environment_id, schema_id, schema)
+            free = self._free_name(name)
+            self._database.execute(
+                "INSERT INTO runs (name, problem_id, environment_id, schema_id, target, config, seed, provenance,"
+                " base_verdict, base_session, base_candidate, created) SELECT ?, ?, ?, ?, ?, ?, ?, ?,"
+                " (SELECT COALESCE(MAX(id), 0) FROM verdicts), (SELECT COALESCE(MAX(id), 0) FROM timing_sessions),"
+                " (SELECT COALESCE(MAX(id), 0) FROM candidates), ?",
+                (
+                    free,
+                    problem_id,
+                    environment_id,
+                    schema_id,
+                    target,
+                    dump(dict(config)),
+                    str(seed),
+                    dump(dict(environment.provenance)),
+                    now(),
+                ),
+            )
+        return self.open_run(free)
+
+    def _intern(self, table: str, row: Mapping[str, str]) -> int:
+        """The id of a row with a unique first column; written when it is new."""
+        key = next(iter(row))
+        marks = ", ".join("?" * len(row))
+        self._database.execute(
+            f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING", tuple(row.values())
+        )
+        return int(self._database.read(f"SELECT id FROM {table} WHERE {key} = ?", (row[key],))[0][0])
+
+    def _free_name(self, name: str) -> str:
+        taken = {row[0] for row in self._database.read("SELECT name FROM runs")}
+        free, number = name, 1
+        while free in taken:
+            number += 1
+            free = f"{name}-{number}"
+        return free
+
+    def open_run(self, name: str | None = None) -> RunHandle:
+        """A run as it was left; None for the one that was started last.
+
+        Raises:
+            StorageError: There is no such run.
+        """
+        if name is not None:
+            rows = self._database.read(f"{_RUN} WHERE r.name = ?", (name,))
+        else:
+            rows = self._database.read(f"{_RUN} ORDER BY r.id DESC LIMIT 1")
+        if not rows:
+            known = ", ".join(row[0] for row in self._database.read("SELECT name FROM runs ORDER BY id DESC LIMIT 5"))
+            expected = f"one of {known}" if known else "a run in the archive"
+            hint = "evo-l2 run quickstart" if not known else None
+            raise StorageError("no such run", expected=expected, found=name or "none", hint=hint)
+        row = rows[0]
+        scope = Scope(row[0], row[2], row[3], row[4], row[5], row[6], row[7])
+        return RunHandle(self._database, scope, _info(row))
+
+    def runs(self) -> tuple[RunInfo, ...]:
+        """Every run, oldest first."""
+        return tuple(_info(row) for row in self._database.read(f"{_RUN} ORDER BY r.id"))
+
+    def evaluation(self, problem_key: str, environment_key: str, digest: str) -> Evaluation | None:
+        """The verdict of a kernel with its first session, whichever run brought it; None where there is none."""
+        return read_evaluation(self._database, problem_key, environment_key, digest)
+
+    def rebuild(self) -> None:
+        """Works out all standings (what `v_elites` and `v_best` show) from verdicts and sessions again.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        with self._database.write():
+            rows = self._database.read(
+                "SELECT r.problem_id, r.environment_id, m.id, m.axes FROM runs r"
+                " JOIN measures_schemas m ON m.id = r.schema_id"
+                " WHERE r.id IN (SELECT MAX(id) FROM runs GROUP BY problem_id, environment_id)"
+            )
+            for problem_id, environment_id, schema_id, axes in rows:
+                rebuild_standings(self._database, problem_id, environment_id, schema_id, load_schema(axes))
+
+
+def _info(row: Sequence[Any]) -> RunInfo:
+    return RunInfo(
+        name=row[1],
+        problem_key=row[8],
+        problem_title=row[9],
+        problem_definition=load(row[10]),
+        environment=load_environment(row[11], row[12], row[13]),
+        target=row[14],
+        schema=load_schema(row[15]),
+        config=load(row[16]),
+        seed=int(row[17]),
+        created=row[18],
+        finished=row[19],
+        summary=load(row[20]),
+        n_candidates=row[21],
+    )

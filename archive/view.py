@@ -1,0 +1,282 @@
+"""What one run sees of an archive: known kernels and the grid, from the candidates and sessions it was told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from archive.grid import Entry, Grid, pooled_estimate
+from evo_l2.contracts import AddResult, AddStatus, Candidate, Elite
+from evo_l2.evaluation import Estimate, Status, TimingSession, Verdict
+from evo_l2.kernel import Kernel
+from evo_l2.measures import Cell, MeasuresSchema
+
+__all__ = ["Addition", "Records", "Sight", "View"]
+
+
+class Records(Protocol):
+    """Where a view looks up what it does not keep in memory."""
+
+    def kernel(self, digest: str) -> tuple[Kernel, Verdict]:
+        """A kernel of the view and its verdict."""
+        ...
+
+    def sessions(self, keys: Sequence[int]) -> tuple[TimingSession, ...]:
+        """Timing sessions by key, in order of the keys."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What adding a candidate will do; worked out before it is stored."""
+
+    candidate: Candidate
+    digest: str | None
+    result: AddResult
+    entry: Entry | None
+    cell: Cell | None
+
+
+@dataclass(slots=True)
+class Sight:
+    """A kernel that passed, as the view keeps it: no source, and sessions by key."""
+
+    identity: str
+    digest: str
+    cell: Cell | None
+    """None when its measures do not fit the axes of the view."""
+    sessions: tuple[int, ...]
+
+
+class View:
+    """The state behind every archive: pure, single-threaded, and small (sources and samples stay with `Records`).
+
+    Args:
+        schema: The axes.
+        records: Where sources, verdicts and samples are.
+    """
+
+    def __init__(self, schema: MeasuresSchema, records: Records) -> None:
+        self._records = records
+        self._grid = Grid(schema)
+        self._known: dict[str, str] = {}
+        self._identities: dict[str, str] = {}
+        self._passed: dict[str, Sight] = {}
+        self._cache: dict[Cell, Elite] = {}
+        self._elites: tuple[Elite, ...] | None = None
+        self._best: Elite | None = None
+        self.n_candidates = 0
+
+    @property
+    def grid(self) -> Grid:
+        """The grid, to be read."""
+        return self._grid
+
+    # --- loading what other runs left ---------------------------------------------------------------------------------
+
+    def load_known(self, digest: str, identity: str | None) -> None:
+        """Takes a judged kernel as given."""
+        self._known[digest] = digest
+        if identity is not None:
+            self._identities[identity] = min(digest, self._identities.get(identity, digest))
+
+    def load_passed(
+        self,
+        identity: str,
+        digests: Sequence[str],
+        measures: tuple[float | None, ...] | None,
+        sessions: Sequence[int],
+        estimate: Estimate | None,
+    ) -> None:
+        """Takes it as given that a kernel passed.
+
+        Args:
+            identity: The kernel.
+            digests: Its sources, in order; the first stands for all. More than one only from runs blind to each other.
+            measures: Those of the first source.
+            sessions: Keys of all its sessions, oldest first.
+            estimate: The estimate over them; None when none is conclusive.
+        """
+        sight = Sight(identity, digests[0], self._cell(measures), tuple(sessions))
+        for digest in digests:
+            self.load_known(digest, identity)
+            self._passed[digest] = sight
+        self._put(sight, estimate)
+
+    def load_alias(self, digest: str, known: str) -> None:
+        """Takes it as given that a source repeats a known kernel."""
+        if known in self._known:
+            self._known.setdefault(digest, known)
+
+    # --- adding -------------------------------------------------------------------------------------------------------
+
+    def plan(self, candidate: Candidate, estimate: Estimate | None = None) -> Addition:
+        """Checks a candidate and works out what adding it will do; changes nothing.
+
+        Args:
+            candidate: The next candidate.
+            estimate: The estimate of its session, where it is known already.
+
+        Raises:
+            ValueError: The index is not the next one, the kernel is known already, or a parent or original is not.
+        """
+        if candidate.index != self.n_candidates:
+            raise ValueError(f"candidate {candidate.index} was added where {self.n_candidates} is the next index")
+        for parent in candidate.parents:
+            if parent not in self._known:
+                raise ValueError(f"candidate {candidate.index} has a parent that is not known here: {parent[:12]}")
+        original = candidate.duplicate_of
+        if original is not None and self._known.get(original) != original:
+            raise ValueError(f"candidate {candidate.index} repeats a kernel that is not known here: {original[:12]}")
+        digest = candidate.kernel.digest if candidate.kernel is not None else None
+        evaluation = candidate.evaluation
+        if evaluation is None:
+            return Addition(candidate, digest, AddResult(AddStatus.NOT_ADDED, None), None, None)
+        if digest is None:
+            raise ValueError(f"candidate {candidate.index} was evaluated but has no kernel")
+        if digest in self._known or candidate.identity in self._identities:
+            raise ValueError(f"candidate {candidate.index} was evaluated though its kernel is known: {digest[:12]}")
+        if evaluation.verdict.status is not Status.PASSED:
+            return Addition(candidate, digest, AddResult(AddStatus.NOT_ADDED, None), None, None)
+        if candidate.identity is None or evaluation.session is None:
+            raise ValueError(f"candidate {candidate.index} passed, so it needs an identity")
+        assert evaluation.verdict.measures is not None
+        cell = self._grid.schema.cell(evaluation.verdict.measures)
+        estimate = estimate or pooled_estimate((evaluation.session,))
+        if estimate is None:
+            return Addition(candidate, digest, AddResult(AddStatus.NOT_ADDED, None, cell), None, cell)
+        if not math.isfinite(estimate.log_low):
+            raise ValueError(f"candidate {candidate.index} has an estimate that is not finite")
+        entry = Entry(digest, candidate.identity, cell, estimate)
+        return Addition(candidate, digest, self._grid.preview(entry), entry, cell)
+
+    def apply(self, addition: Addition, session: int | None) -> AddResult:
+        """Takes a planned candidate; `session` is the key of its timing session, where it has one."""
+        candidate = addition.candidate
+        digest = addition.digest
+        if candidate.evaluation is not None:
+            assert digest is not None
+            self._known[digest] = digest
+            if candidate.identity is not None:
+                self._identities[candidate.identity] = digest
+            if candidate.evaluation.session is not None and session is not None:
+                assert candidate.identity is not None
+                self._passed[digest] = Sight(candidate.identity, digest, addition.cell, (session,))
+        elif candidate.duplicate_of is not None and digest is not None:
+            self._known.setdefault(digest, candidate.duplicate_of)
+        if addition.entry is not None:
+            self._grid.put(addition.entry)
+            if addition.result.status is not AddStatus.NOT_ADDED:
+                self._changed(addition.entry.cell)
+                self._keep(addition)
+        self.n_candidates += 1
+        return addition.result
+
+    def _keep(self, addition: Addition) -> None:
+        """Keeps the elite that was just added, since all that is known of it is at hand."""
+        candidate, entry = addition.candidate, addition.entry
+        assert entry is not None
+        assert candidate.kernel is not None
+        assert candidate.evaluation is not None
+        assert candidate.evaluation.session is not None
+        self._cache[entry.cell] = Elite(
+            candidate.kernel,
+            entry.identity,
+            entry.cell,
+            candidate.evaluation.verdict,
+            entry.estimate,
+            (candidate.evaluation.session,),
+        )
+
+    def plan_session(self, digest: str, session: TimingSession) -> tuple[Sight, Estimate | None]:
+        """The kernel that a session belongs to and its estimate with it; changes nothing.
+
+        Raises:
+            KeyError: No such kernel passed here.
+            ValueError: The session timed other cases than the kernel's first session.
+        """
+        sight = self._sight(digest)
+        sessions = self._records.sessions(sight.sessions)
+        if [case.sizes for case in sessions[0].cases] != [case.sizes for case in session.cases]:
+            raise ValueError(f"the session timed other cases than the first session of {digest[:12]}")
+        return sight, pooled_estimate((*sessions, session))
+
+    def apply_session(self, sight: Sight, key: int, estimate: Estimate | None) -> None:
+        """Takes a planned session."""
+        sight.sessions = (*sight.sessions, key)
+        self._put(sight, estimate)
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def find(self, digest: str | None, identity: str | None) -> str | None:
+        """See `evo_l2.contracts.Archive.find`."""
+        found = self._known.get(digest) if digest is not None else None
+        if found is None and identity is not None:
+            found = self._identities.get(identity)
+        return found
+
+    def elites(self) -> tuple[Elite, ...]:
+        """See `evo_l2.contracts.Archive.elites`."""
+        if self._elites is None:
+            self._elites = tuple(self._elite(cell) for cell in sorted(self._grid.elites))
+        return self._elites
+
+    def best(self) -> Elite | None:
+        """See `evo_l2.contracts.Archive.best`."""
+        if self._best is None:
+            entry = self._grid.best()
+            self._best = self._elite(entry.cell) if entry is not None else None
+        return self._best
+
+    def get(self, digest: str) -> Elite:
+        """See `evo_l2.contracts.Archive.get`."""
+        sight = self._sight(digest)
+        entry = self._grid.entry(sight.identity)
+        if entry is None:
+            raise KeyError(f"no conclusive timing of kernel {digest}")
+        if self._grid.elites[entry.cell] is entry:
+            return self._elite(entry.cell)
+        return self._fetch(entry, sight)
+
+    def ranked(self) -> Iterator[Elite]:
+        """Every kernel that passed and has an objective, the best first."""
+        return (self.get(entry.digest) for entry in self._grid.ranked())
+
+    def _sight(self, digest: str) -> Sight:
+        sight = self._passed.get(digest)
+        if sight is None:
+            raise KeyError(f"no kernel {digest} passed here")
+        return sight
+
+    def _elite(self, cell: Cell) -> Elite:
+        elite = self._cache.get(cell)
+        if elite is None:
+            entry = self._grid.elites[cell]
+            elite = self._cache[cell] = self._fetch(entry, self._passed[entry.digest])
+        return elite
+
+    def _fetch(self, entry: Entry, sight: Sight) -> Elite:
+        kernel, verdict = self._records.kernel(entry.digest)
+        sessions = self._records.sessions(sight.sessions)
+        return Elite(kernel, entry.identity, entry.cell, verdict, entry.estimate, sessions)
+
+    def _put(self, sight: Sight, estimate: Estimate | None) -> None:
+        former = self._grid.entry(sight.identity)
+        if former is not None:
+            self._changed(former.cell)
+        self._grid.drop(sight.identity)
+        if estimate is not None and sight.cell is not None:
+            self._grid.put(Entry(sight.digest, sight.identity, sight.cell, estimate))
+            self._changed(sight.cell)
+
+    def _changed(self, cell: Cell) -> None:
+        self._cache.pop(cell, None)
+        self._elites = None
+        self._best = None
+
+    def _cell(self, measures: tuple[float | None, ...] | None) -> Cell | None:
+        if measures is None or len(measures) != len(self._grid.schema.axes):
+            return None
+        return self._grid.schema.cell(measures)
