@@ -13,6 +13,8 @@ LIKENESS_FLOOR = 0.85
 """Lines that are less alike than this (`difflib` ratio of their text without white space) are never taken for one another."""
 _LIKENESS_MARGIN = 0.05
 """The best place has to be this much more alike than the next, or the edit is ambiguous."""
+_NEAREST_FLOOR = 0.5
+"""Lines that are less alike than this are not even named as the nearest."""
 _SHORTEST_FUZZY = 12
 _LONGEST_FUZZY = 4000
 """Characters; shorter texts are alike by chance, longer ones take too long to compare."""
@@ -74,7 +76,7 @@ def _find_loosely(lines: Sequence[str], search: Sequence[str]) -> Span | str:
     if spaced:
         return _span(lines, search, rows[spaced[0]][0], rows[spaced[0] + len(wanted) - 1][0])
     ranked = _alike(texts, wanted)
-    if not ranked:
+    if not ranked or ranked[0][0] < _NEAREST_FLOOR:
         return "matches no lines of the kernel. Copy the old lines exactly as they stand, without line numbers."
     likeness, at = ranked[0]
     last = rows[at + len(wanted) - 1][0]
