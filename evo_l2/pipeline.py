@@ -20,7 +20,7 @@ import numpy as np
 from evo_l2.budget import Budget
 from evo_l2.contracts import AddResult, Archive, Candidate, Evaluator, Mutator, Outcome, Prepared, Proposal, Request
 from evo_l2.errors import DeviceError
-from evo_l2.evaluation import Evaluation
+from evo_l2.evaluation import Evaluation, Status
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.quiet import Quiet
@@ -339,17 +339,19 @@ class Pipeline:
             self._search.close_group(self._n_groups_told)
             self._n_groups_told += 1
             if self._n_groups_told == 1 and not self._search.archive.elites():
-                raise DeviceError(
-                    "no seed passed",
-                    expected="at least one kernel that is right here",
-                    found=candidate.message or _reason(candidate),
-                    hint="evo-l2 verify SEED",
-                )
+                raise _no_seed(candidate)
 
 
-def _reason(candidate: Candidate) -> str:
-    verdict = candidate.evaluation.verdict if candidate.evaluation is not None else None
-    return "nothing" if verdict is None else f"{verdict.status.value} ({verdict.gate}): {verdict.message}"
+def _no_seed(last: Candidate) -> DeviceError:
+    expected = "at least one kernel that is right and can be timed"
+    evaluation = last.evaluation
+    if evaluation is not None and evaluation.status is Status.INCONCLUSIVE:
+        found, hint = "a machine that did not hold still", "end other work on this machine, then run again"
+    else:
+        verdict = evaluation.verdict if evaluation is not None else None
+        found = f"{verdict.status.value} ({verdict.gate}): {verdict.message}" if verdict is not None else last.outcome.value
+        hint = "evo-l2 verify FILE, for each seed"
+    return DeviceError("no seed passed", expected=expected, found=found, hint=hint)
 
 
 def _done(value: T) -> Future[T]:

@@ -317,9 +317,10 @@ def _operators(config: RunConfig, generator: Generator | None) -> dict[str, tupl
         if name == "parametric":
             result[name] = (Parametric(), weight)
         elif generator is not None:
-            kind = {"edit": Edit, "rewrite": Rewrite}[name]
+            kind = Edit if name == "edit" else Rewrite
             settings = config.generator
-            result[name] = (kind(generator, max_tokens=settings.max_tokens, prompt_tokens=settings.prompt_tokens), weight)
+            mutator = kind(generator, max_tokens=settings.max_tokens, prompt_tokens=settings.prompt_tokens)
+            result[name] = (mutator, weight)
     return result
 
 
@@ -332,7 +333,7 @@ def _load_seeds(config: RunConfig, problem: Problem) -> tuple[Kernel, ...]:
     if config.seeds == "builtin":
         from experiments.seeds import load_seeds
 
-        kernels = [kernel for layout in problem.layouts for kernel in load_seeds(config.target, layout).values()]
+        kernels = [kernel for layout in problem.layouts for kernel in load_seeds(config.target, layout)]
     else:
         kernels = [_read_kernel(path, config.target) for path in _seed_files(config.seeds, config.target)]
     unique = tuple({kernel.digest: kernel for kernel in kernels}.values())

@@ -17,7 +17,7 @@ __all__ = ["PairPlan", "TimingSettings", "plan_pairs", "set_bytes", "time_pairs"
 _MOST_SET_BYTES = 192 << 20
 """Memory that all buffer sets of one side may take."""
 _MOST_CALLS = 2048
-_STILL = math.log(1.10)
+_STILL = math.log(1.25)
 """Two samples of one side in one block may differ by this much before the block is dropped."""
 
 
@@ -61,7 +61,7 @@ def time_pairs(
     """Times `n_blocks` blocks. A block is kernel, baseline, baseline, kernel, or the other way round, by lot.
 
     Before every sample of the kernel its inputs are drawn anew and its outputs poisoned; after it, some outputs are checked.
-    A block is dropped when the two samples of either side differ by more than a tenth: that says nothing of the ratio.
+    A block is dropped when the two samples of either side differ by more than a quarter: that says nothing of the ratio.
 
     Raises:
         DeviceError: The baseline fails.
