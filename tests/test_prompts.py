@@ -193,7 +193,7 @@ def test_the_examples_are_in_the_form_that_is_read() -> None:
 def test_a_slice_shows_launch_tunables_and_the_function_at_hand() -> None:
     hearts = set()
     for draw in range(60):
-        text, n_shown = Slicer(SOURCE, draw).cut(lambda text: text.count("\n") < 22)
+        text, n_shown = Slicer(SOURCE, draw).cut(lambda text: text.count("\n") < 15)
         assert 0 < n_shown < len(SOURCE.splitlines())
         assert all(line in text for line in SOURCE.splitlines() if line.startswith("//!") or "//?" in line)
         assert "lines not shown" in text
