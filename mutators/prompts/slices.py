@@ -122,10 +122,8 @@ def _functions(source: str) -> list[_Function]:
         for sign in line:
             if sign == "{":
                 if depth == 0:
-                    first, deepest = head_from if head else number, 0
+                    first, deepest, heart = head_from if head else number, 0, number
                 depth += 1
-                if depth > deepest:
-                    deepest, heart = depth, min(number + 1, bare.count("\n"))
             elif sign == "}" and depth > 0:
                 depth -= 1
                 if depth == 0:
@@ -138,4 +136,7 @@ def _functions(source: str) -> list[_Function]:
                 if not head:
                     head_from = number
                 head.append(sign)
+        # By the depth at the line's end, so that the braces of an initialiser do not count as nesting.
+        if depth > deepest:
+            deepest, heart = depth, number + 1
     return functions
