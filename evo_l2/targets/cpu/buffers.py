@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import math
 import mmap
@@ -10,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -60,6 +62,20 @@ def _regions(specs: Sequence[BufferSpec], at: int) -> tuple[list[_Region], int]:
     return regions, at
 
 
+def _available_bytes() -> int | None:
+    """What may still be allocated on this machine and in this process's control group; None where neither is known."""
+    limits = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        group = Path("/proc/self/cgroup").read_text(encoding="utf-8").split("0::/")[1].splitlines()[0]
+        folder = Path("/sys/fs/cgroup") / group
+        limit = int((folder / "memory.max").read_text(encoding="ascii"))
+        limits.append(max(0, limit - int((folder / "memory.current").read_text(encoding="ascii"))))
+    return min(limits, default=None)
+
+
 class Memory:
     """Buffer sets and workspaces in one anonymous shared file.
 
@@ -91,7 +107,13 @@ class Memory:
             self._paint(start, region)
 
     def _allocate(self) -> None:
-        """Takes every page now, so that a machine without enough of them says so here."""
+        """Takes every page now, so that a machine without enough of them says so here.
+
+        Asked for first, because the system grants such memory until it has to kill a process for it.
+        """
+        available = _available_bytes()
+        if available is not None and self._n_bytes > available:
+            raise OSError(errno.ENOMEM, f"{available / 2**20:.0f} MiB are free")
         os.ftruncate(self.descriptor, self._n_bytes)
         for _, start, region in self._places():
             os.posix_fallocate(self.descriptor, start, region.n_bytes)

@@ -105,7 +105,7 @@ static const char *name_of(long long number)
     } calls[] = {
         CALL(brk),          CALL(clock_gettime), CALL(clock_nanosleep), CALL(clone),          CALL(close),
         CALL(connect),      CALL(execve),        CALL(exit),            CALL(futex),          CALL(getpid),
-        CALL(getrandom),    CALL(gettid),        CALL(kill),            CALL(mmap),           CALL(mprotect),
+        CALL(getppid),      CALL(getrandom),    CALL(gettid),        CALL(kill),            CALL(mmap),           CALL(mprotect),
         CALL(munmap),       CALL(nanosleep),     CALL(newfstatat),      CALL(openat),         CALL(prctl),
         CALL(ptrace),       CALL(read),          CALL(rt_sigaction),    CALL(rt_sigprocmask), CALL(sched_setaffinity),
         CALL(sched_yield),  CALL(socket),        CALL(tgkill),          CALL(tkill),          CALL(write),
@@ -230,14 +230,12 @@ static void run(const struct command *c)
     }
     close(go[0]), close(ready[1]);
     struct reply r = {.system_call = UNKNOWN, .address = UNKNOWN};
-    if (traced) {
-        long options = PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL;
-        if (ptrace(PTRACE_SEIZE, pid, NULL, (void *)options))
-            traced = 0;
-    }
-    r.powers = traced ? TRACED : 0;
     struct report report = {0};
     int mute = read_all(ready[0], &report, sizeof report);
+    /* Only now: a traced child that crashed before it was ready would stop and wait for us while we wait for its word. */
+    if (traced && !mute && ptrace(PTRACE_SEIZE, pid, NULL, (void *)(PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL)))
+        traced = 0;
+    r.powers = traced ? TRACED : 0;
     long long begin = now_ns();
     if (!mute && !report.error && write(go[1], "g", 1) != 1)
         mute = 1;

@@ -235,9 +235,10 @@ class Runner:
         except DeviceError:
             process = self._process
             code = process.poll() if process is not None else None
-            if self._trusted or code is None or code >= 0:
+            if self._trusted or code is None or code == -signal.SIGKILL:
                 raise
-            raise LoadFailed(f"loading {library.name} killed the process ({signal.Signals(-code).name})") from None
+            how = f"killed the process ({signal.Signals(-code).name})" if code < 0 else "ended the process"
+            raise LoadFailed(f"loading {library.name} {how}") from None
         text = _text(reply)
         if reply[1] == _LOAD_FAILED:
             raise LoadFailed(text.replace(f"{library.resolve()}", library.name))
