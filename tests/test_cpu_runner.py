@@ -21,6 +21,7 @@ from evo_l2.targets.cpu.runner import BufferSpec, LoadFailed, RunKind, Runner, R
 GCC = Path("/usr/bin/cc")
 HEAD = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\ntypedef float v8 __attribute__((vector_size(32)));\n"
 ENTRY = "void evo_entry(void *const *b, const long long *s)"
+ENDLESS = 'for (;;) __asm__ volatile("");'
 N = 1000
 """Floats in every buffer of these tests: neither whole pages nor a multiple of the alignment."""
 
@@ -160,7 +161,7 @@ def test_a_buffer_of_whole_pages_has_a_guard_page_on_both_sides(where: int, bina
 
 
 def test_an_endless_loop_ends_at_the_wall_limit(binary: Path, build: Build) -> None:
-    with open_runner(binary, build('for (;;) __asm__ volatile("");')) as runner:
+    with open_runner(binary, build(ENDLESS)) as runner:
         begin = time.monotonic()
         result = runner.run(wall_s=0.2)
         assert 0.2 <= time.monotonic() - begin < 2
@@ -169,7 +170,7 @@ def test_an_endless_loop_ends_at_the_wall_limit(binary: Path, build: Build) -> N
 
 
 def test_an_endless_loop_ends_at_the_processor_limit(binary: Path, build: Build) -> None:
-    with open_runner(binary, build('for (;;) __asm__ volatile("");')) as runner:
+    with open_runner(binary, build(ENDLESS)) as runner:
         result = runner.run(wall_s=10, cpu_s=1)
     assert (result.kind, result.signal) == (RunKind.TIMEOUT, signal.SIGXCPU)
 
@@ -224,10 +225,14 @@ def test_an_exit_in_the_second_call_leaves_the_rest_undone(binary: Path, build: 
         assert (runner.array(1, "Y", "float32", (N,)) == -1).all()
 
 
-def test_waiting_for_another_go_ends_at_the_limit(binary: Path, build: Build) -> None:
-    body = "char c; for (int i = 3; i < 64; i++) if (i == s[1]) for (;;) read(i, &c, 1);"
-    result = run_once(binary, build(body), wall_s=0.2)
-    assert result.kind in (RunKind.TIMEOUT, RunKind.FORBIDDEN)
+def test_of_all_descriptors_only_the_go_can_be_read_and_that_hangs_until_the_limit(binary: Path, build: Build) -> None:
+    with open_runner(binary, build("char c; read(*(int *)b[0], &c, 1);")) as runner:
+        kinds = []
+        for descriptor in range(20):
+            runner.array(0, "X", "int32", (1,))[0] = descriptor
+            kinds.append(runner.run(wall_s=0.1).kind)
+    assert kinds.count(RunKind.TIMEOUT) == 1
+    assert kinds.count(RunKind.FORBIDDEN) == 19
 
 
 def test_floating_point_state_reaches_no_other_call(binary: Path, build: Build) -> None:
@@ -338,7 +343,7 @@ def test_a_program_that_is_no_runner_is_a_device_error(build: Build) -> None:
 
 
 def test_a_kernel_killed_from_outside_is_not_blamed(binary: Path, build: Build) -> None:
-    with open_runner(binary, build('for (;;) __asm__ volatile("");')) as runner:
+    with open_runner(binary, build(ENDLESS)) as runner:
         assert runner.pid is not None
         killer = threading.Thread(target=kill_child_of, args=(runner.pid,))
         killer.start()
@@ -394,11 +399,11 @@ def test_a_crash_of_trusted_code_while_it_warms_up_is_a_device_error(binary: Pat
 
 
 def test_calls_run_on_the_chosen_core(binary: Path, build: Build) -> None:
-    core = max(os.sched_getaffinity(0))
-    with open_runner(binary, build("extern int sched_getcpu(void); *(int *)b[1] = sched_getcpu();"), core=core) as runner:
-        assert runner.capabilities["pinned"] is True
-        result = runner.run()
-        if result.kind is RunKind.OK:
+    library = build("extern int sched_getcpu(void); *(int *)b[1] = sched_getcpu();")
+    for core in sorted(os.sched_getaffinity(0))[:2]:
+        with open_runner(binary, library, core=core, trusted=True) as runner:
+            assert runner.capabilities["pinned"] is True
+            assert runner.run().kind is RunKind.OK
             assert runner.array(0, "Y", "int32", (1,))[0] == core
 
 
@@ -430,7 +435,7 @@ HOSTILE = [
     *FORBIDDEN.values(),
     *(body for body, _, _ in CRASHES.values() if ENTRY not in body and "v8" not in body),
     "_exit(0);",
-    'for (;;) __asm__ volatile("");',
+    ENDLESS,
 ]
 
 
@@ -452,6 +457,65 @@ def test_200_hostile_calls_leave_no_process_descriptor_or_thread(binary: Path, b
     assert footprint() == before
 
 
+INTERRUPT = """
+import signal, sys, time
+from pathlib import Path
+from evo_l2.errors import DeviceError
+from evo_l2.targets.cpu.runner import BufferSpec, Runner
+with Runner(Path(sys.argv[1]), Path(sys.argv[2]), [BufferSpec("X", 64)], 1) as runner:
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        runner.run(wall_s=0.3)
+    except KeyboardInterrupt:
+        time.sleep(0.5)
+    try:
+        runner.run(wall_s=0.3)
+    except DeviceError as error:
+        print(error)
+"""
+
+
+def test_an_answer_that_was_interrupted_is_not_taken_for_the_next(binary: Path, build: Build) -> None:
+    command = [sys.executable, "-c", INTERRUPT, str(binary), str(build(ENDLESS))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert "interrupted" in done.stdout
+
+
+WITHOUT = """
+import ctypes, struct, sys
+from pathlib import Path
+from evo_l2.targets.cpu.runner import BufferSpec, Runner
+numbers = [int(word) for word in sys.argv[3:]]
+code = struct.pack("=HBBI", 0x20, 0, 0, 0)
+for number in numbers:
+    code += struct.pack("=HBBI", 0x15, 0, 1, number) + struct.pack("=HBBI", 6, 0, 0, 0x50000 | 38)
+code += struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000)
+text = ctypes.create_string_buffer(code, len(code))
+program = ctypes.create_string_buffer(struct.pack("=H6xQ", len(code) // 8, ctypes.addressof(text)), 16)
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+with Runner(Path(sys.argv[1]), Path(sys.argv[2]), [BufferSpec("X", 64)], 1) as runner:
+    for value in range(4):
+        runner.array(0, "X", "int32", (1,))[0] = value
+        print(runner.run(wall_s=0.2).kind)
+    print(runner.capabilities)
+"""
+
+
+def test_a_system_without_landlock_seccomp_and_tracing_still_runs_kernels(binary: Path, build: Build) -> None:
+    library = build(f"switch (*(int *)b[0]) {{ case 1: {ENDLESS} case 2: abort(); case 3: raise(19); }}")
+    numbers = {"x86_64": (317, 444, 101), "aarch64": (277, 444, 117)}[os.uname().machine]
+    command = [sys.executable, "-c", WITHOUT, str(binary), str(library), *map(str, numbers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    *kinds, in_force = done.stdout.splitlines()
+    assert kinds == ["ok", "timeout", "signal", "timeout"]
+    assert "'seccomp': False" in in_force
+    assert "'landlock': False" in in_force
+    assert "'clock': 'includes" in in_force
+
+
 DRIVER = """
 import sys
 from pathlib import Path
@@ -463,7 +527,7 @@ runner.run(wall_s=100)
 
 
 def test_kill_9_of_the_harness_leaves_nothing(binary: Path, build: Build) -> None:
-    library = build('for (;;) __asm__ volatile("");')
+    library = build(ENDLESS)
     command = [sys.executable, "-c", textwrap.dedent(DRIVER), str(binary), str(library)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
@@ -488,7 +552,7 @@ def footprint() -> tuple[list[str], list[int], int]:
             targets.append(os.readlink(f"/proc/self/fd/{name}"))
         except FileNotFoundError:
             continue
-    return sorted(targets), children_of(os.getpid()), threading.active_count()
+    return sorted(targets), children_of(os.getpid()), len(os.listdir("/proc/self/task"))
 
 
 def children_of(pid: int | None) -> list[int]:

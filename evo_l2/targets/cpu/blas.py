@@ -6,7 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +51,17 @@ class Blas:
     """Version, build options and the processor type it chose here; part of the environment's key."""
 
 
-def find_blas() -> Blas:
+def find_blas(libraries: Iterable[str] | None = None) -> Blas:
     """The OpenBLAS in numpy's wheel, else that of the scipy-openblas wheels, else the system's.
+
+    Args:
+        libraries: Paths or names to try instead, in order.
 
     Raises:
         ToolchainError: There is none.
     """
     seen = []
-    for library in _candidates():
+    for library in _candidates() if libraries is None else libraries:
         blas = _probe(library)
         if blas is not None:
             return blas

@@ -190,7 +190,14 @@ class Runner:
         cpu_limit = max(1, math.ceil(cpu_s if cpu_s is not None else wall_s + 1))
         wall_ns = max(1, int(wall_s * 1e9))
         self._send(struct.pack("=5q", _MAGIC, first_set, n_calls, wall_ns, cpu_limit))
-        return self._result(self._receive(wall_s + cpu_limit + _GRACE_S), wall_s, cpu_limit)
+        try:
+            reply = self._receive(wall_s + _GRACE_S)
+        except BaseException:
+            # The answer may still come, and must not be taken for the next command's.
+            if self._failure is None:
+                self._broken("the runner was interrupted", "a command without its answer", "open a new one")
+            raise
+        return self._result(reply, wall_s, cpu_limit)
 
     def close(self) -> None:
         """Kills the runner and its child, waits for them, and gives the memory back; views of it read as zeros from then on.
