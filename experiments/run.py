@@ -22,7 +22,17 @@ from evo_l2.recorded import RecordedEvaluator
 from evo_l2.search import Search, SearchSettings
 from experiments.config import GeneratorConfig, RunConfig, restore_config
 
-__all__ = ["Finished", "Observer", "Started", "cache_dir", "execute", "make_evaluator", "make_problem", "resume"]
+__all__ = [
+    "Finished",
+    "Observer",
+    "Started",
+    "cache_dir",
+    "estimate_cost",
+    "execute",
+    "make_evaluator",
+    "make_problem",
+    "resume",
+]
 
 _FINAL_STREAM = 3
 
@@ -97,6 +107,35 @@ def make_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     timing = TimingSettings(config.timing.blocks, config.timing.min_batch_ms)
     settings = CpuSettings(timing, config.timing.final_blocks, config.limits.call_s, config.limits.build_s)
     return CpuEvaluator(problem, cache_dir() / "cpu", settings)
+
+
+def estimate_cost(config: RunConfig) -> dict[str, object]:
+    """What a run would do and cost at the most, without running anything.
+
+    Raises:
+        ConfigurationError: A seed cannot be read.
+    """
+    problem = make_problem(config)
+    seeds = _load_seeds(config, problem)
+    weights = config.search.operators.chosen
+    of_model = sum(weight for name, weight in weights.items() if name != "parametric") / sum(weights.values())
+    evaluations = config.budget.evaluations
+    per_call = config.generator.prompt_tokens + config.generator.max_tokens
+    calls = round(of_model * (evaluations - len(seeds))) if evaluations is not None else None
+    prompt_usd = config.generator.prompt_tokens * config.generator.price_in_usd_per_million
+    reply_usd = config.generator.max_tokens * config.generator.price_out_usd_per_million
+    return {
+        "problem": problem.title,
+        "seeds": len(seeds),
+        "operators": ", ".join(f"{name} {weight / sum(weights.values()):.0%}" for name, weight in weights.items()),
+        "generator": config.generator.kind,
+        "most evaluations": evaluations if evaluations is not None else "until the time is spent",
+        "most wall time (s)": config.budget.wall_s if config.budget.wall_s is not None else "until the evaluations are spent",
+        "most tokens a call": per_call if of_model else 0,
+        "model calls": calls if calls is not None else f"{of_model:.0%} of the candidates",
+        "most tokens": calls * per_call if calls is not None else config.budget.tokens or "no limit",
+        "most money (USD)": calls * (prompt_usd + reply_usd) / 1e6 if calls is not None else config.budget.usd or "no limit",
+    }
 
 
 def execute(config: RunConfig, *, db: Path, observer: Observer, replay: tuple[Path, str | None] | None = None) -> Finished:
@@ -247,7 +286,7 @@ def _workers(
 ) -> tuple[Evaluator, Generator | None]:
     """Evaluator and generator, closed with the stack."""
     if replay is not None:
-        return _recorded(config, problem, replay)
+        return _recorded(config, problem, replay, stack)
     evaluator = make_evaluator(config, problem)
     stack.callback(evaluator.close)
     generator = _make_generator(config.generator)
@@ -256,7 +295,10 @@ def _workers(
     return evaluator, generator
 
 
-def _recorded(config: RunConfig, problem: Problem, replay: tuple[Path, str | None]) -> tuple[Evaluator, Generator | None]:
+def _recorded(
+    config: RunConfig, problem: Problem, replay: tuple[Path, str | None], stack: ExitStack
+) -> tuple[Evaluator, Generator | None]:
+    """Evaluator and generator that repeat an earlier run; prompts are cut by the tokenizer that cut them then."""
     from mutators.generators.recorded import RecordedGenerator
 
     path, name = replay
@@ -268,8 +310,12 @@ def _recorded(config: RunConfig, problem: Problem, replay: tuple[Path, str | Non
         candidates = list(old.history())
         environment = old.environment
     calls = [call for candidate in candidates for call in candidate.calls]
-    generator = RecordedGenerator.from_calls(calls) if config.generator.kind != "none" else None
-    return RecordedEvaluator(candidates, environment), generator
+    evaluator = RecordedEvaluator(candidates, environment)
+    live = _make_generator(config.generator)
+    if live is None:
+        return evaluator, None
+    stack.callback(live.close)
+    return evaluator, RecordedGenerator.from_calls(calls, count_tokens=live.count_tokens)
 
 
 def _make_generator(settings: GeneratorConfig) -> Generator | None:

@@ -5,7 +5,8 @@
 //! workspace S  round_up(M, MR) * NCP * 4
 //
 // Packing and a register tile, after Goto and van de Geijn (2008). Blocks of A (MC x KC) and B (KC x NC) are widened to
-// float in the workspace, B in panels of NR = NV * VL columns. B's rows are contiguous, so a panel is packed by widening pieces of rows.
+// float in the workspace, B in panels of NR = NV * VL columns.
+// B's rows are contiguous, so a panel is packed by widening pieces of rows.
 // tile() keeps MR x NR sums in registers over all of KC: a step loads NV vectors of B and broadcasts MR values of A.
 // Between blocks of K the sums rest in S, tile after tile; after the last they are rounded into C.
 // Rows and columns of a tile that lie past the edge of C hold junk that is never stored.
@@ -61,12 +62,11 @@ static void narrow(const float *from, _Float16 *to, int n)
 }
 
 /* Panel after panel of NR columns: BP[panel][p][j], widened. */
-static void pack_b(const _Float16 *b, float *to, int N, int K, int kc, int nc)
+static void pack_b(const _Float16 *b, float *to, int ld, int kc, int nc)
 {
-    (void)K;
     for (int j = 0; j < nc; j += NR)
         for (int p = 0; p < kc; p++, to += NR)
-            widen(b + (size_t)p * N + j, to, MIN(NR, nc - j), 1);
+            widen(b + (size_t)p * ld + j, to, MIN(NR, nc - j), 1);
 }
 
 static void tile(const float *a, const float *b, float *sums, int kc, int first)
@@ -96,7 +96,7 @@ void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, float *AP, float *
         for (int j0 = 0; j0 < N; j0 += NCP)
             for (int p0 = 0; p0 < K; p0 += KC) {
                 int nc = MIN(NCP, N - j0), kc = MIN(KC, K - p0);
-                pack_b(b + (size_t)p0 * N + j0, BP, N, K, kc, nc);
+                pack_b(b + (size_t)p0 * N + j0, BP, N, kc, nc);
                 for (int i0 = 0; i0 < M; i0 += MCP) {
                     int mc = MIN(MCP, M - i0);
                     for (int i = 0; i < mc; i++)
