@@ -26,6 +26,7 @@ __all__ = [
     "now",
     "pack_text",
     "store_build",
+    "store_measures",
     "store_schema",
     "store_session",
     "store_text",
@@ -36,6 +37,8 @@ __all__ = [
 Text = str | bytes
 """Text as it is stored: a string, or its bytes when it holds lone surrogates, which SQLite's text cannot."""
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 
 def now() -> str:
     """The present moment in UTC, as ISO 8601 with milliseconds."""
@@ -44,7 +47,7 @@ def now() -> str:
 
 def dump(value: object) -> str:
     """Compact JSON in the order given."""
-    return json.dumps(value, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def load(text: str | None) -> Any:
@@ -100,6 +103,11 @@ def store_build(build: BuildReport | None) -> str | None:
 def load_build(text: str | None) -> BuildReport | None:
     """The inverse of `store_build`."""
     return None if text is None else BuildReport(**json.loads(text))
+
+
+def store_measures(measures: tuple[float | None, ...] | None) -> str | None:
+    """Measures as a JSON list; NaN, which JSON has not, means what null means: unknown."""
+    return None if measures is None else dump([None if value != value else value for value in measures])
 
 
 def load_measures(text: str | None) -> tuple[float | None, ...] | None:

@@ -231,6 +231,9 @@ def _set_up(database: Database, *, durable: bool, busy_timeout_s: float) -> None
     connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
     connection.exec_driver_sql("PRAGMA foreign_keys=ON")
     connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
+    connection.exec_driver_sql("PRAGMA cache_size=-32768")
+    # Checkpoints rewrite the same index pages; a longer log writes each of them less often.
+    connection.exec_driver_sql("PRAGMA wal_autocheckpoint=4000")
 
 
 def _upgrade(database: Database, revision: str | None, migrations: Path, head: str) -> None:

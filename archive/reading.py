@@ -41,7 +41,7 @@ class StoredRecords:
         scope = self._scope
         rows = self._database.read(
             f"SELECT k.source, k.target, {_VERDICT} FROM kernels k JOIN verdicts v ON v.kernel_id = k.id"
-            " LEFT JOIN candidates c ON c.verdict_id = v.id AND c.run_id = ?"
+            " LEFT JOIN candidates c ON c.kernel_id = k.id AND c.verdict_id = v.id AND c.run_id = ?"
             " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ? AND v.status = ?"
             " AND (v.id <= ? OR c.id IS NOT NULL) ORDER BY c.id IS NULL, v.id LIMIT 1",
             (scope.run_id, digest, scope.problem_id, scope.environment_id, Status.PASSED.value, scope.base_verdict),
@@ -74,14 +74,18 @@ def read_evaluation(database: Database, problem_key: str, environment_key: str, 
         return None
     verdict_id, *verdict = rows[0]
     sessions = database.read(
-        "SELECT s.id, c.evaluation_s FROM timing_sessions s LEFT JOIN candidates c ON c.session_id = s.id"
-        " WHERE s.verdict_id = ? ORDER BY s.id LIMIT 1",
+        "SELECT s.id, c.evaluation_s FROM timing_sessions s LEFT JOIN candidates c"
+        " ON c.run_id = s.run_id AND c.idx = s.candidate_index WHERE s.verdict_id = ? ORDER BY s.id LIMIT 1",
         (verdict_id,),
     )
     if sessions:
         key, seconds = sessions[0]
         return Evaluation(_verdict(verdict), read_sessions(database, (key,))[0], seconds or 0.0)
-    seconds = database.read("SELECT evaluation_s FROM candidates WHERE verdict_id = ? ORDER BY id LIMIT 1", (verdict_id,))
+    seconds = database.read(
+        "SELECT c.evaluation_s FROM verdicts v JOIN candidates c ON c.kernel_id = v.kernel_id AND c.verdict_id = v.id"
+        " WHERE v.id = ? ORDER BY c.id LIMIT 1",
+        (verdict_id,),
+    )
     return Evaluation(_verdict(verdict), None, (seconds[0][0] or 0.0) if seconds else 0.0)
 
 
@@ -179,9 +183,9 @@ def load_view(database: Database, scope: Scope, view: View, *, own: bool) -> Non
     run_id = scope.run_id if own else -1
     verdicts = database.read(
         "SELECT v.id, k.digest, v.identity, v.status, v.measures, c.id IS NOT NULL FROM verdicts v"
-        " JOIN kernels k ON k.id = v.kernel_id LEFT JOIN candidates c ON c.verdict_id = v.id AND c.run_id = ?"
-        " WHERE v.problem_id = ? AND v.environment_id = ? AND (v.id <= ? OR c.id IS NOT NULL)"
-        " ORDER BY k.digest, v.status = ?, v.attempt",
+        " JOIN kernels k ON k.id = v.kernel_id LEFT JOIN candidates c ON c.kernel_id = k.id"
+        " AND c.verdict_id = v.id AND c.run_id = ? WHERE v.problem_id = ? AND v.environment_id = ?"
+        " AND (v.id <= ? OR c.id IS NOT NULL) ORDER BY k.digest, v.status = ?, v.attempt",
         (run_id, scope.problem_id, scope.environment_id, scope.base_verdict, Status.PASSED.value),
     )
     failed: set[str] = set()

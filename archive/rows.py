@@ -13,6 +13,7 @@ from archive.codec import (
     now,
     pack_text,
     store_build,
+    store_measures,
     store_session,
     store_text,
     text_digest,
@@ -212,7 +213,7 @@ def _insert_verdict(
     Two runs that were blind to each other may judge one kernel twice. When they agree, the first verdict stands for both;
     when they do not, both are kept.
     """
-    measures = dump(verdict.measures) if verdict.measures is not None else None
+    measures = store_measures(verdict.measures)
     judged = (identity, verdict.status.value, verdict.gate, store_text(verdict.message), store_build(verdict.build), measures)
     place = (kernel_id, scope.problem_id, scope.environment_id)
     result = database.execute(_INSERT_VERDICT, (*place, 0, scope.run_id, *judged, moment))

@@ -234,8 +234,9 @@ class RunHandle(_Seen):
         scope = self._scope
         rows = self._database.read(
             "SELECT v.id FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
-            " LEFT JOIN candidates c ON c.verdict_id = v.id AND c.run_id = ? WHERE k.digest = ? AND v.problem_id = ?"
-            " AND v.environment_id = ? AND v.status = 'passed' AND (v.id <= ? OR c.id IS NOT NULL)"
+            " LEFT JOIN candidates c ON c.kernel_id = k.id AND c.verdict_id = v.id AND c.run_id = ?"
+            " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ? AND v.status = 'passed'"
+            " AND (v.id <= ? OR c.id IS NOT NULL)"
             " ORDER BY c.id IS NULL, v.id LIMIT 1",
             (scope.run_id, digest, scope.problem_id, scope.environment_id, scope.base_verdict),
         )

@@ -130,7 +130,7 @@ def _kernels() -> None:
         sa.UniqueConstraint("kernel_id", "problem_id", "environment_id", "attempt"),
         sqlite_autoincrement=True,
     )
-    op.create_index("verdicts_identity", "verdicts", ["problem_id", "environment_id", "identity"])
+    op.create_index("verdicts_identity", "verdicts", ["identity"])
     op.create_table(
         "timing_sessions",
         _key(),
@@ -148,7 +148,8 @@ def _kernels() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("timing_sessions_verdict", "timing_sessions", ["verdict_id"])
-    op.create_index("timing_sessions_run", "timing_sessions", ["run_id"])
+    later = sa.text("candidate_index IS NULL")
+    op.create_index("timing_sessions_later", "timing_sessions", ["run_id"], sqlite_where=later, postgresql_where=later)
     op.create_table(
         "standings",
         _to("problem_id", "problems"),
@@ -168,7 +169,6 @@ def _kernels() -> None:
         _integer("n_sessions"),
         sa.PrimaryKeyConstraint("problem_id", "environment_id", "identity"),
     )
-    op.create_index("standings_cell", "standings", ["problem_id", "environment_id", "cell", "log_low"])
 
 
 def _candidates() -> None:
@@ -196,7 +196,6 @@ def _candidates() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("candidates_kernel", "candidates", ["kernel_id"])
-    op.create_index("candidates_verdict", "candidates", ["verdict_id"])
     op.create_table(
         "candidate_parents",
         _to("candidate_id", "candidates"),
@@ -251,19 +250,18 @@ LEFT JOIN timing_sessions s ON s.id = c.session_id
 
 _V_ELITES = """
 CREATE VIEW v_elites AS
-SELECT problem, environment, cell, digest, identity, speedup, speedup_low, speedup_high, log_ratio, log_low, log_high,
-       n_blocks, n_sessions, source
+SELECT p.key AS problem, e.key AS environment, t.cell, k.digest, t.identity, t.speedup, t.speedup_low, t.speedup_high,
+       t.log_ratio, t.log_low, t.log_high, t.n_blocks, t.n_sessions, k.source
 FROM (
-    SELECT p.key AS problem, e.key AS environment, t.*, k.digest, k.source,
-           ROW_NUMBER() OVER (PARTITION BY t.problem_id, t.environment_id, t.cell
-                              ORDER BY t.log_low DESC, k.digest) AS place
-    FROM standings t
-    JOIN kernels k ON k.id = t.kernel_id
-    JOIN problems p ON p.id = t.problem_id
-    JOIN environments e ON e.id = t.environment_id
-    WHERE t.cell IS NOT NULL
-)
-WHERE place = 1
+    SELECT s.*, ROW_NUMBER() OVER (PARTITION BY s.problem_id, s.environment_id, s.cell
+                                   ORDER BY s.log_low DESC, d.digest) AS place
+    FROM standings s JOIN kernels d ON d.id = s.kernel_id
+    WHERE s.cell IS NOT NULL
+) t
+JOIN kernels k ON k.id = t.kernel_id
+JOIN problems p ON p.id = t.problem_id
+JOIN environments e ON e.id = t.environment_id
+WHERE t.place = 1
 """
 
 _V_BEST = """
