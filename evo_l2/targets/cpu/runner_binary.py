@@ -11,7 +11,7 @@ from evo_l2.targets.cpu.native import compile_cached
 
 __all__ = ["RunnerBinary"]
 
-_SOURCES = ("runner.c", "child.h", "confine.h")
+_SOURCES = ("runner.c", "trace.h", "child.h", "confine.h")
 _FLAGS = ("-O2", "-std=gnu11", "-fno-strict-aliasing")
 _LIBRARIES = ("-Wl,--no-as-needed", "-ldl", "-lm")
 """Kernels may call libm; loaded with the runner, it is there when no file can be opened any more."""
