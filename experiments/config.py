@@ -262,7 +262,7 @@ class RunConfig(_Section):
         of_model = sorted(set(weights) - {"parametric"})
         if of_model and self.generator.kind == "none":
             raise ConfigurationError(
-                f"{' and '.join(of_model)} need a model",
+                f"{' and '.join(of_model)} {'need' if len(of_model) > 1 else 'needs'} a model",
                 expected="a generator.kind, or no such operators",
                 found="generator.kind none",
                 hint="--set generator.kind=embedded, or --set 'search.operators={parametric: 1}'",

@@ -125,7 +125,10 @@ def _parse(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
-        raise ConfigurationError(f"{where}no YAML", expected="YAML", found=error.problem or "something else") from error
+        # PyYAML's own words, parted: "expected ',' or ']', but got '<stream end>'".
+        parts = re.fullmatch(r"expected (.+?),? but (?:found|got) (.+)", error.problem or "")
+        expected, found = parts.groups() if parts else ("YAML", (error.problem or "something else").removeprefix("found "))
+        raise ConfigurationError(f"{where}no YAML", expected=expected, found=found) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         found = str(error).split("\n")[0] or "something else"
         raise ConfigurationError("no YAML", expected="YAML", found=found) from error

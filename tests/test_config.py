@@ -1,0 +1,232 @@
+"""Configuration: presets load, mistakes are one line that names the key, what was expected and what was found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evo_l2.errors import ConfigurationError
+from experiments.config import RunConfig, load_config, restore_config
+from experiments.documents import apply_override, keys, preset_names, preset_text
+
+MINIMAL = "name: mine\nbudget: {evaluations: 5}\n"
+
+
+def refusal(*overrides: str, source: str = "smoke") -> str:
+    """The one line that refuses a preset or file with overrides."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(source, overrides)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def document(tmp_path: Path, text: str) -> str:
+    """The path of a YAML file with this text."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads_and_says_what_it_is_for(name: str) -> None:
+    config = load_config(name)
+    assert config.name == name
+    assert preset_text(name).startswith("# ")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_dump_is_json_and_gives_an_equal_configuration_back(name: str) -> None:
+    config = load_config(name)
+    assert restore_config(json.loads(json.dumps(config.dump()))) == config
+
+
+def test_a_named_set_of_shapes_survives_a_dump() -> None:
+    config = load_config("smoke", ["problem.shapes=small"])
+    assert restore_config(config.dump()).problem.cases == ((64, 64, 64, 1), (128, 128, 128, 1), (256, 256, 256, 1))
+
+
+def test_a_file_with_only_a_name_and_a_limit_is_enough(tmp_path: Path) -> None:
+    config = load_config(document(tmp_path, MINIMAL))
+    assert config.name == "mine"
+    assert config.search.operators.chosen == {"parametric": 1.0}
+    assert config.archive_path == "runs/mine.db"
+
+
+def test_an_override_replaces_one_value_and_leaves_its_neighbours() -> None:
+    plain, changed = load_config("smoke"), load_config("smoke", ["timing.blocks=9"])
+    assert changed.timing.blocks == 9
+    assert changed.timing.final_blocks == plain.timing.final_blocks
+
+
+def test_an_override_of_a_section_replaces_the_whole_section() -> None:
+    config = load_config("quickstart", ["search.operators={parametric: 2}", "generator={kind: none}"])
+    assert config.search.operators.chosen == {"parametric": 2.0}
+    assert config.generator.kind == "none"
+
+
+def test_the_last_override_of_a_key_counts() -> None:
+    assert load_config("smoke", ["seed=1", "seed=2"]).seed == 2
+
+
+def test_shapes_take_a_batch_as_fourth_number() -> None:
+    config = load_config("smoke", ["problem.shapes=[[1, 2, 3], [4, 5, 6, 7]]"])
+    assert config.problem.cases == ((1, 2, 3, 1), (4, 5, 6, 7))
+
+
+def test_exponents_are_numbers() -> None:
+    assert load_config("smoke", ["search.exploration=1e-1"]).search.exploration == 0.1
+
+
+def test_modes_set_how_far_the_search_looks_ahead() -> None:
+    assert load_config("smoke", ["search.mode=steady"]).search.lookahead == 1
+    assert load_config("smoke", ["search.mode=generational"]).search.lookahead == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"),
+    [
+        ("search.bach=3", "search.batch"),
+        ("serch.batch=3", "search"),
+        ("budget.wall=3", "budget.wall_s"),
+        ("shapes=[[1, 2, 3]]", "problem.shapes"),
+        ("wall_s=3", "budget.wall_s"),
+        ("search.parametric=2", "search.operators.parametric"),
+        ("generator.modle=x", "generator.model"),
+    ],
+)
+def test_an_unknown_key_is_refused_and_the_nearest_one_named(override: str, nearest: str) -> None:
+    text = refusal(override)
+    assert "unknown key" in text
+    assert f"perhaps {nearest}," in text
+    assert "found " + override.partition("=")[0].split(".")[0] in text
+
+
+def test_an_unknown_key_like_no_other_points_to_the_list_of_keys() -> None:
+    text = refusal("qqqq=1")
+    assert "perhaps" not in text
+    assert "evo-l2 presets --keys" in text
+
+
+def test_unknown_keys_are_named_before_wrong_values_and_the_rest_is_counted() -> None:
+    text = refusal("search.batch=x", "search.bach=3", "seed=-1")
+    assert "found search.bach (and 2 more mistakes)" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "expected", "found"),
+    [
+        ("search.batch=x", "a whole number", "'x'"),
+        ("search.batch=2.5", "a whole number", "2.5"),
+        ("search.batch=true", "a whole number", "true"),
+        ("search.batch='3'", "a whole number", "'3'"),
+        ("search.exploration=[]", "a number", "a list"),
+        ("search=3", "a section of keys", "3"),
+        ("budget.wall_s=0", "more than 0.0", "0"),
+        ("seed=-1", "at least 0", "-1"),
+        ("timing.blocks=.inf", "a whole number", "Infinity"),
+        ("budget.wall_s=.nan", "a finite number", "NaN"),
+        ("target=gpu", "cpu or cuda", "'gpu'"),
+        ("problem.layouts=[nn, tn]", "nn or nt", "'tn'"),
+        ("seed=2026-01-01", "a whole number", "'2026-01-01'"),
+        ("seeds=3", "builtin, or a list of files and folders", "3"),
+        ("problem.shapes=[[1, 2]]", "a list of [M, N, K] or [M, N, K, BATCH]", "[[1, 2]]"),
+        ("problem.shapes=[[1, 2, 0]]", "a list of [M, N, K] or [M, N, K, BATCH]", "[[1, 2, 0]]"),
+        ("problem.shapes=[]", "a list of [M, N, K] or [M, N, K, BATCH]", "[]"),
+        ("problem.shapes=smal", "one of grid-1000", "'smal'"),
+        ("problem.shapes=grid-1000", "at most 64 shapes", "1000"),
+        ("name=a b", "text that matches", "'a b'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_was_expected_and_found(override: str, expected: str, found: str) -> None:
+    text = refusal(override)
+    assert f"expected {expected}" in text
+    assert f"found {found}" in text
+
+
+def test_values_are_never_converted_silently(tmp_path: Path) -> None:
+    assert "name cannot be used: expected text, found 7" in refusal(
+        source=document(tmp_path, "name: 7\nbudget: {wall_s: 1}\n")
+    )
+
+
+def test_cuda_is_refused_in_plain_words() -> None:
+    assert "CUDA target is not in this version" in refusal("target=cuda")
+
+
+def test_operators_of_a_model_need_a_model() -> None:
+    text = refusal("search.operators.edit=1")
+    assert "edit needs a model" in text
+    assert "--set generator.kind=embedded" in text
+
+
+def test_a_run_without_any_limit_is_refused(tmp_path: Path) -> None:
+    assert "never end" in refusal(source=document(tmp_path, "name: mine\n"))
+
+
+def test_a_limit_that_nothing_counts_against_is_no_limit(tmp_path: Path) -> None:
+    assert "never end" in refusal(source=document(tmp_path, "name: mine\nbudget: {tokens: 1000}\n"))
+
+
+@pytest.mark.parametrize(("kind", "key"), [("local", "model"), ("server", "model"), ("recorded", "path")])
+def test_a_kind_of_generator_names_the_key_that_it_lacks(kind: str, key: str) -> None:
+    assert f"generator.{key} is missing" in refusal(f"generator.kind={kind}")
+
+
+def test_a_key_pasted_in_place_of_its_variable_is_not_repeated() -> None:
+    text = refusal("generator.api_key_env=sk-secret-123")
+    assert "sk-secret" not in text
+    assert "OPENAI_API_KEY" in text
+
+
+def test_a_file_with_a_key_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    text = refusal(source=document(tmp_path, "name: mine\nseed: 1\nseed: 2\n"))
+    assert "'seed' on line 2 and again on line 3" in text
+
+
+def test_broken_yaml_is_refused_with_its_line(tmp_path: Path) -> None:
+    assert "line 3, column" in refusal(source=document(tmp_path, "name: mine\nsearch:\n  batch: [1, ]]\n"))
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "plain words\n"])
+def test_a_file_that_holds_no_keys_is_no_configuration(tmp_path: Path, text: str) -> None:
+    assert "no configuration" in refusal(source=document(tmp_path, text))
+
+
+def test_yaml_cannot_make_python_objects(tmp_path: Path) -> None:
+    assert "line 1" in refusal(source=document(tmp_path, "name: !!python/object/apply:os.getpid []\n"))
+
+
+def test_a_missing_file_a_folder_and_other_bytes_are_refused(tmp_path: Path) -> None:
+    assert "found no file" in refusal(source=str(tmp_path / "none.yaml"))
+    assert "is a directory" in refusal(source=f"{tmp_path}/")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in refusal(source=str(tmp_path / "bytes.yaml"))
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    text = refusal(source="quikstart")
+    assert "try: evo-l2 run quickstart" in text
+
+
+@pytest.mark.parametrize("override", ["seed", "=3", "search..batch=3", ".seed=3"])
+def test_an_override_that_is_no_key_and_value_is_refused(override: str) -> None:
+    assert "expected key=value" in refusal(override)
+
+
+def test_an_override_below_a_value_is_refused() -> None:
+    assert "found seed = 3" in refusal("seed=3", "seed.x=1")
+
+
+def test_an_override_makes_the_sections_it_needs() -> None:
+    data: dict[str, object] = {}
+    apply_override(data, "search.operators.edit=0.5")
+    assert data == {"search": {"operators": {"edit": 0.5}}}
+
+
+def test_every_key_says_what_it_means() -> None:
+    listed = list(keys(RunConfig))
+    assert {"search.operators.edit", "budget.wall_s", "generator.api_key_env"} <= {key.path for key in listed}
+    assert [key.path for key in listed if not key.what.endswith(".")] == []
