@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalGenerator"]
 
 _POLL_S = 0.5
+_LONGEST_LOAD_S = 1800.0
 _BYTES_PER_TOKEN = 2
 """Fewer than any tokenizer needs for code, for the rare one that cannot be read here."""
 
@@ -51,7 +52,8 @@ class LocalGenerator:
         cache_dir: Where the embedded model is unpacked once; None for `$XDG_CACHE_HOME/evo-l2`.
         stop: A reply ends with the first of these that appears in it, which stays in the text; a newline, three
             backquotes and a newline end it with its first block.
-        silence_s: A worker that says nothing for so long, pauses aside, is ended.
+        silence_s: A worker that says nothing for so long during a reply, pauses aside, is ended; loading may take
+            half an hour.
 
     Raises:
         ModelError: The model, the adapter or a library is not there.
@@ -206,10 +208,10 @@ class LocalGenerator:
         return self._introduction
 
     def _wait_ready(self, worker: Worker) -> None:
-        deadline = time.monotonic() + self._silence_s
+        deadline = time.monotonic() + _LONGEST_LOAD_S
         while not worker.wait_ready(_POLL_S):
             if worker.paused:
-                deadline = time.monotonic() + self._silence_s
+                deadline = time.monotonic() + _LONGEST_LOAD_S
             elif time.monotonic() > deadline:
                 worker.kill()
         if worker.error is not None:
