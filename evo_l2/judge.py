@@ -19,7 +19,9 @@ from evo_l2.evaluation import Status
 from evo_l2.launch import Role
 from evo_l2.problem import Arrays, Gate, Instance
 
-__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "fault_failure"]
+__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "TimedSet", "fault_failure"]
+
+_N_MARKS = 64
 
 Bytes = NDArray[np.uint8]
 
@@ -94,6 +96,15 @@ class GateReport:
     failure: Failure | None
 
 
+@dataclass(frozen=True, slots=True)
+class TimedSet:
+    """What the judge keeps of one buffer set that is about to be timed."""
+
+    inputs: dict[str, NDArray[np.generic]]
+    marks: dict[str, tuple[NDArray[np.intp], NDArray[np.generic]]]
+    """For every output a few flat positions and the poison there: a call that was skipped leaves all of them."""
+
+
 _FAULTS = {
     FaultKind.CRASH: (Status.RUNTIME_ERROR, "run"),
     FaultKind.TIME_LIMIT: (Status.TIMEOUT, "time-limit"),
@@ -153,8 +164,8 @@ class Judge:
             return None
         return self._timed("determinism", instance, lambda: self._repeat(stage, np.random.default_rng(children[-1])))
 
-    def prepare_timed(self, stage: Stage, n_calls: int, rng: np.random.Generator) -> list[dict[str, NDArray[np.generic]]]:
-        """Fills the first `n_calls` sets with fresh inputs and poison; returns the inputs, set by set.
+    def prepare_timed(self, stage: Stage, n_calls: int, rng: np.random.Generator) -> list[TimedSet]:
+        """Fills the first `n_calls` sets with fresh inputs and poison; returns what is needed to check them.
 
         Operands are drawn independently about root(n) times and combined, so that no two sets agree in all of them.
         """
@@ -167,20 +178,24 @@ class Judge:
             first, second = divmod(index, n_draws)
             picks = [draws[(first if i == 0 else second) % n_draws] for i in range(len(names))]
             inputs = {name: pick[name] for name, pick in zip(names, picks, strict=True)}
-            self._fill(stage, index, inputs, rng)
-            fills.append(inputs)
+            poison = self._fill(stage, index, inputs, rng)
+            places = {name: rng.integers(junk.size, size=_N_MARKS) for name, junk in poison.items()}
+            marks = {name: (at, poison[name].reshape(-1)[at]) for name, at in places.items()}
+            fills.append(TimedSet(inputs, marks))
         return fills
 
-    def check_timed(
-        self, stage: Stage, fills: list[dict[str, NDArray[np.generic]]], rng: np.random.Generator, n_checks: int = 2
-    ) -> Failure | None:
-        """Checks a random few of the sets that a timed run has just written, and their guards and inputs."""
+    def check_timed(self, stage: Stage, fills: list[TimedSet], rng: np.random.Generator, n_checks: int = 2) -> Failure | None:
+        """Checks that every set of a timed run was written, and of a random few the results, guards and inputs."""
+        for index, timed in enumerate(fills):
+            if "timed-outputs" not in self._skip and _is_untouched(stage.arrays(index), timed):
+                message = f"timed call {index} of {len(fills)} left its output unwritten"
+                return Failure(Status.CHEATING, "timed-outputs", message)
         for index in rng.choice(len(fills), size=min(n_checks, len(fills)), replace=False):
-            failure = self._mechanics(stage, int(index), fills[index])
+            failure = self._mechanics(stage, int(index), fills[index].inputs)
             if failure is not None or "timed-outputs" in self._skip:
                 return failure
             outputs = self._outputs(stage, int(index))
-            defect = stage.instance.problem.spot_check(stage.instance, fills[index], outputs, rng)
+            defect = stage.instance.problem.spot_check(stage.instance, fills[index].inputs, outputs, rng)
             if defect is not None:
                 return Failure(Status.CHEATING, "timed-outputs", defect.message)
         return None
@@ -284,6 +299,11 @@ class Judge:
                 message = f"{n_same} of {same.size} elements of {name} were never written, first at [{where}]"
                 return Failure(Status.INCORRECT, "poison", message)
         return None
+
+
+def _is_untouched(arrays: Arrays, timed: TimedSet) -> bool:
+    """Whether all marks of an output still hold their poison, which chance does not bring about."""
+    return any(np.array_equal(_bits(arrays[name].reshape(-1)[at]), _bits(junk)) for name, (at, junk) in timed.marks.items())
 
 
 def _bits(array: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -184,13 +184,24 @@ def test_no_two_timed_sets_share_all_inputs_and_wrong_ones_are_caught():
     stage = ArrayStage(right, n_sets=9)
     rng = np.random.default_rng(0)
     fills = Judge().prepare_timed(stage, 9, rng)
-    assert len({fill["A"].tobytes() + fill["B"].tobytes() for fill in fills}) == 9
+    assert len({fill.inputs["A"].tobytes() + fill.inputs["B"].tobytes() for fill in fills}) == 9
     stage.run(0, 9)
     assert Judge().check_timed(stage, fills, rng, n_checks=9) is None
     stage.arrays(4)["C"][0, 5, :] = stage.arrays(3)["C"][0, 5, :]
     failure = Judge().check_timed(stage, fills, rng, n_checks=9)
     assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
     assert "row 5" in failure.message
+
+
+def test_a_timed_call_that_was_skipped_is_found_in_any_set():
+    for skipped in range(5):
+        stage = ArrayStage(right, n_sets=5)
+        rng = np.random.default_rng(skipped)
+        fills = Judge().prepare_timed(stage, 5, rng)
+        stage.run(0, skipped)
+        stage.run(skipped + 1, 5 - skipped - 1)
+        failure = Judge().check_timed(stage, fills, rng, n_checks=1)
+        assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
 
 
 def test_problems_that_make_no_sense_are_refused():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from evo_l2.judge import Fault, FaultKind
 from evo_l2.problem import Instance
+from evo_l2.targets.cpu.blas import BLAS_ENVIRON
 from evo_l2.targets.cpu.runner import BufferSpec, RunKind, Runner
 
 __all__ = ["CpuStage"]
@@ -69,7 +70,7 @@ class CpuStage:
             instance.sizes,
             core,
             trusted=trusted,
-            environ={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} if trusted else None,
+            environ=BLAS_ENVIRON if trusted else None,
             entry=entry,
         )
 
