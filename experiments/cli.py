@@ -83,7 +83,7 @@ def run(
     if replay is not None:
         file, _, name = replay.partition(":")
         source = (Path(file), name or None)
-    finished = execute(config, db=path, observer=Progress(config), replay=source)
+    finished = execute(config, db=path, observer=Progress(), replay=source)
     print_summary(finished, as_json=as_json)
 
 
@@ -102,7 +102,7 @@ def resume(db: Path, run_name: str | None, wall_s: float | None, evaluations: in
 
     changes = {"wall_s": wall_s, "evaluations": evaluations}
     overrides = [(key, value) for key, value in changes.items() if value is not None]
-    print_summary(go_on(db, run_name, Progress(None), overrides), as_json=as_json)
+    print_summary(go_on(db, run_name, Progress(), overrides), as_json=as_json)
 
 
 @main.group()
