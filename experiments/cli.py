@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from evo_l2 import __version__
 from evo_l2.errors import ConfigurationError, EvoL2Error
+from experiments.origins import foreign_packages
+
+if TYPE_CHECKING:
+    from experiments.run import Finished
 
 __all__ = ["main"]
 
@@ -22,25 +29,58 @@ _INTERRUPTED = 130
 
 
 def _guarded(body: F) -> F:
-    """Turns errors of ours into one line on stderr and an exit status: 1, or 2 when the user's words were at fault."""
+    """Turns errors into one line on stderr and an exit status: 1, or 2 when the user's words were at fault, or 130.
+
+    The environment variable `EVO_L2_DEBUG` lets tracebacks through.
+    """
 
     @wraps(body)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            return body(*args, **kwargs)
-        except EvoL2Error as error:
-            if os.environ.get("EVO_L2_DEBUG"):
-                raise
-            click.echo(f"evo-l2: {error}", err=True)
-            sys.exit(2 if isinstance(error, ConfigurationError) else 1)
-        except KeyboardInterrupt:
-            click.echo("evo-l2: interrupted", err=True)
-            sys.exit(_INTERRUPTED)
+            result = body(*args, **kwargs)
+            sys.stdout.flush()
+            return result
         except BrokenPipeError:
+            # The reader has gone, as in `| head`; Python would try to flush once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
+        except (EvoL2Error, OSError) as error:
+            if os.environ.get("EVO_L2_DEBUG"):
+                raise
+            click.echo(f"evo-l2: {_line(error)}", err=True)
+            sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+        except KeyboardInterrupt:
+            if os.environ.get("EVO_L2_DEBUG"):
+                raise
+            click.echo("evo-l2: interrupted", err=True)
+            sys.exit(_INTERRUPTED)
 
     return cast(F, run)
+
+
+def _line(error: EvoL2Error | OSError) -> str:
+    """The error in one line; the operating system's own words for what it refuses."""
+    if isinstance(error, EvoL2Error):
+        return str(error)
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"{where}{(error.strerror or str(error)).lower()}"
+
+
+@contextmanager
+def _one_interrupt() -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) raises `KeyboardInterrupt`; further ones are ignored while things are put in order."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    former = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -52,8 +92,14 @@ _db_argument = click.argument("db", type=click.Path(dir_okay=False, path_type=Pa
 def main() -> None:
     """Evolve half-precision matrix-multiplication kernels with a language model as the variation operator.
 
-    Start with: evo-l2 doctor, then evo-l2 run quickstart.
+    Start with: evo-l2 doctor, then evo-l2 run quickstart. Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted.
     """
+    foreign = foreign_packages()
+    if foreign and click.get_current_context().invoked_subcommand != "doctor":
+        click.echo(
+            f"evo-l2: another distribution shadows a package of ours: {'; '.join(foreign)}; try: evo-l2 doctor", err=True
+        )
+        sys.exit(1)
 
 
 @main.command()
@@ -79,12 +125,26 @@ def run(
         facts = estimate_cost(config)
         click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:24} {value}" for key, value in facts.items()))
         return
-    source = None
-    if replay is not None:
-        file, _, name = replay.partition(":")
-        source = (Path(file), name or None)
-    finished = execute(config, db=path, observer=Progress(), replay=source)
-    print_summary(finished, as_json=as_json)
+    with _one_interrupt():
+        finished = execute(config, db=path, observer=Progress(), replay=_recording(replay) if replay is not None else None)
+        print_summary(finished, as_json=as_json)
+    _leave(finished)
+
+
+def _recording(text: str) -> tuple[Path, str | None]:
+    """Archive and run of `DB[:RUN]`; a file whose name has a colon is taken as a whole."""
+    file, colon, name = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return Path(text), None
+    return Path(file), name or None
+
+
+def _leave(finished: Finished) -> None:
+    """Exit status 130 for a run that was interrupted, as a shell would give it."""
+    from evo_l2.pipeline import Stop
+
+    if finished.stop is Stop.REQUESTED:
+        sys.exit(_INTERRUPTED)
 
 
 @main.command()
@@ -102,7 +162,10 @@ def resume(db: Path, run_name: str | None, wall_s: float | None, evaluations: in
 
     changes = {"wall_s": wall_s, "evaluations": evaluations}
     overrides = [(key, value) for key, value in changes.items() if value is not None]
-    print_summary(go_on(db, run_name, Progress(), overrides), as_json=as_json)
+    with _one_interrupt():
+        finished = go_on(db, run_name, Progress(), overrides)
+        print_summary(finished, as_json=as_json)
+    _leave(finished)
 
 
 @main.group()
@@ -184,11 +247,15 @@ def doctor(as_json: bool) -> None:
 
 
 @main.command()
+@click.option("--keys", "as_keys", is_flag=True, help="List every key of a configuration, with its default and meaning.")
+@click.argument("name", required=False)
 @_json_option
 @_guarded
-def presets(as_json: bool) -> None:
-    """The presets that `run` knows."""
-    from experiments.documents import preset_names, preset_text
+def presets(name: str | None, as_keys: bool, as_json: bool) -> None:
+    """The presets that `run` knows; with NAME, the text of one."""
+    from experiments.listing import print_keys, print_presets
 
-    texts = {name: preset_text(name) for name in preset_names()}
-    click.echo(json.dumps(texts, indent=2) if as_json else "\n".join(f"# --- {n}\n{t}" for n, t in texts.items()))
+    if as_keys:
+        print_keys(as_json=as_json)
+    else:
+        print_presets(name, as_json=as_json)

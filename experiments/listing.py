@@ -9,13 +9,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
 from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import Elite
 from evo_l2.errors import ConfigurationError, StorageError
+from experiments.config import RunConfig
+from experiments.documents import keys, preset_names, preset_text
 
-__all__ = ["export_elites", "print_kernel", "print_stats", "print_top"]
+__all__ = ["export_elites", "print_kernel", "print_keys", "print_presets", "print_stats", "print_top"]
 
 
 def print_stats(db: Path, *, as_json: bool) -> None:
@@ -163,3 +166,38 @@ def export_elites(db: Path, folder: Path, run_name: str | None) -> int:
                 "the export cannot be written", expected=f"a new folder {folder}", found=found, hint=hint
             ) from error
     return len(elites)
+
+
+def print_presets(name: str | None, *, as_json: bool) -> None:
+    """Every preset with what it is for, or the text of one.
+
+    Raises:
+        ConfigurationError: There is no such preset.
+    """
+    if name is not None:
+        text = preset_text(name)
+        print(json.dumps({name: text}, indent=2) if as_json else text, end="\n" if as_json else "")
+        return
+    texts = {known: preset_text(known) for known in preset_names()}
+    if as_json:
+        print(json.dumps(texts, indent=2))
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for known, text in texts.items():
+        comment = [line.removeprefix("#").strip() for line in text.split("\n") if line.startswith("#")]
+        table.add_row(known, " ".join(comment))
+    Console(highlight=False).print(table, markup=False)
+
+
+def print_keys(*, as_json: bool) -> None:
+    """Every key of a configuration, with its default and meaning."""
+    known = list(keys(RunConfig))
+    if as_json:
+        print(json.dumps([{"key": key.path, "default": key.default, "what": key.what} for key in known], indent=2))
+        return
+    table = Table(box=None, header_style="bold", padding=(0, 2))
+    for name in ("key", "default", "meaning"):
+        table.add_column(name, no_wrap=name == "key")
+    for key in known:
+        table.add_row(key.path, Text(json.dumps(key.default) if key.default is not None else ""), Text(key.what))
+    Console(highlight=False).print(table)
