@@ -49,7 +49,8 @@ class Database:
         """
         with self._lock:
             try:
-                return list(self._connection.exec_driver_sql(sql, tuple(parameters)).all())
+                result = self._connection.exec_driver_sql(sql, tuple(parameters))
+                return list(result.all()) if result.returns_rows else []
             except sa.exc.DBAPIError as error:
                 raise translated(error, self.path) from error
 
@@ -184,10 +185,10 @@ def _check_file(path: Path, *, create: bool) -> None:
             raise StorageError(f"{path} cannot be read", expected="a file that may be read", found=str(error)) from error
         if start and start != _MAGIC:
             raise StorageError(f"{path} is no archive", expected="an SQLite file", found="something else")
-        if not os.access(path, os.W_OK):
+        if not os.access(path, os.W_OK, effective_ids=True):
             hint = f"cp {path} somewhere else, and open the copy"
-            raise StorageError(f"{path} is read-only", expected="a file that may be written", found="none", hint=hint)
-    if not os.access(path.parent, os.W_OK):
+            raise StorageError(f"{path} is read-only", expected="a file that may be written", hint=hint)
+    if not os.access(path.parent, os.W_OK, effective_ids=True):
         found = f"{path.parent} is read-only"
         raise StorageError(f"{path} cannot be written", expected="a folder that may be written", found=found)
 

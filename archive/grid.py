@@ -125,11 +125,11 @@ class Grid:
 
     @property
     def qd_score(self) -> float:
-        """Sum over filled cells of the lower bound of the elite's speed-up (a ratio, so never negative; empty cells add 0).
+        """Sum over filled cells of the elite's speed-up (a ratio, so never negative; an empty cell adds 0).
 
         The sum is correctly rounded, so it does not depend on the order in which cells were filled.
         """
-        return math.fsum(math.exp(entry.estimate.log_low) for entry in self._elites.values())
+        return math.fsum(entry.estimate.speedup for entry in self._elites.values())
 
 
 def _rank(entry: Entry) -> tuple[float, str]:

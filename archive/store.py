@@ -169,6 +169,18 @@ class Store:
         Raises:
             StorageError: There is no such run.
         """
+        row = self._run_row(name)
+        return RunHandle(self._database, Scope(row[0], *row[2:8]), _info(row))
+
+    def run_info(self, name: str | None = None) -> RunInfo:
+        """What is stored of a run as a whole; None for the one that was started last.
+
+        Raises:
+            StorageError: There is no such run.
+        """
+        return _info(self._run_row(name))
+
+    def _run_row(self, name: str | None) -> Sequence[Any]:
         if name is not None:
             rows = self._database.read(f"{_RUN} WHERE r.name = ?", (name,))
         else:
@@ -178,9 +190,7 @@ class Store:
             expected = f"one of {known}" if known else "a run in the archive"
             hint = "evo-l2 run quickstart" if not known else None
             raise StorageError("no such run", expected=expected, found=name or "none", hint=hint)
-        row = rows[0]
-        scope = Scope(row[0], row[2], row[3], row[4], row[5], row[6], row[7])
-        return RunHandle(self._database, scope, _info(row))
+        return rows[0]  # type: ignore[no-any-return]
 
     def runs(self) -> tuple[RunInfo, ...]:
         """Every run, oldest first."""
