@@ -116,8 +116,8 @@ def run(
     """Run a preset or a configuration file. Ctrl-C once ends it in order; `resume` goes on."""
     from experiments.config import load_config
     from experiments.progress import Progress
+    from experiments.report import print_summary
     from experiments.run import estimate_cost, execute
-    from experiments.summary import print_summary
 
     config = load_config(preset_or_file, overrides)
     path = db if db is not None else Path(config.archive_path)
@@ -157,8 +157,8 @@ def _leave(finished: Finished) -> None:
 def resume(db: Path, run_name: str | None, wall_s: float | None, evaluations: int | None, as_json: bool) -> None:
     """Go on with a run (the last one by default) that was stopped or killed."""
     from experiments.progress import Progress
+    from experiments.report import print_summary
     from experiments.run import resume as go_on
-    from experiments.summary import print_summary
 
     changes = {"wall_s": wall_s, "evaluations": evaluations}
     overrides = [(key, value) for key, value in changes.items() if value is not None]

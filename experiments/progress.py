@@ -155,7 +155,7 @@ class Progress:
 
     def _rate(self) -> str:
         seconds = sum(self._recent_s)
-        return f"{60 * len(self._recent_s) / seconds:.0f} a minute" if seconds > 0 else "no rate yet"
+        return f"{60 * len(self._recent_s) / seconds:.0f} a minute" if seconds >= 1 else "no rate yet"
 
     def _cost(self) -> str:
         return f"{self._n_tokens:,} tokens" + (f", ${self._usd:.4f}" if self._usd else "")

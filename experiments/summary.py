@@ -1,26 +1,65 @@
-"""What a run came to: a table at the end, and the next commands to type."""
+"""What a run came to, in numbers: seeds, the best kernel, where its gain came from, and what it cost."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
 
+from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome
-from evo_l2.evaluation import Estimate, Status
+from evo_l2.evaluation import Estimate, Status, TimingSession
+from evo_l2.kernel import Kernel
+from evo_l2.problem import Problem
 from evo_l2.timing import estimate
-from experiments.run import Finished
+from experiments.config import restore_config
+from experiments.run import Finished, make_problem
 
-__all__ = ["OperatorRow", "Summary", "print_summary", "ratio", "summarise"]
+__all__ = ["CaseRow", "KernelRow", "OperatorRow", "Ratio", "Summary", "ratio", "summarise"]
 
 _MODEL_FREE = frozenset({"parametric", "seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One kernel's speed-up over the baseline."""
+
+    name: str
+    """The seed's name where it has one, or the first digits of its digest."""
+    digest: str
+    estimate: Estimate | None
+    """From the final sessions alone where there are any: those that it was chosen by flatter it. None when it did not pass or
+    its times cannot be trusted."""
+    is_final: bool
+    """Whether the estimate is from measurements after the search."""
+    status: str
+    """`passed`, or how it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    """The best kernel on one case; medians over the blocks of the sessions that its estimate is from."""
+
+    sizes: tuple[int, ...]
+    kernel_us: float
+    baseline_us: float
+    bare_baseline_us: float | None
+    """The baseline without its conversions, in microseconds."""
+    kernel_gflops: float
+    """GFLOP/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One speed-up over another, with an interval that is not too narrow."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +67,46 @@ class OperatorRow:
     """What one operator did in a run."""
 
     name: str
-    n_offspring: int
+    n_asked: int
     n_passed: int
-    n_duplicates: int
-    n_failed_replies: int
+    n_wrong: int
+    """Kernels that were refused, did not build, crashed or were incorrect."""
+    n_known: int
+    """Kernels whose source or machine code was known."""
+    n_without_kernel: int
     """Replies without a kernel, edits that did not apply, outages."""
     n_cells: int
     """Offspring that opened or improved a cell."""
     gain: float
-    """Sum of the log speed-ups it added on the line from a seed to the best kernel."""
+    """Sum of the log speed-ups it added on the line from a seed to the best kernel, by first measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """All the numbers of the table."""
 
-    best: Estimate | None
-    best_digest: str | None
-    best_seed: Estimate | None
-    over_seed: tuple[float, float, float] | None
-    """Best kernel over best seed: value, and the ends of an interval that is not too narrow."""
+    problem: str
+    seeds: tuple[KernelRow, ...]
+    best: KernelRow | None
+    """The best of those that were measured again after the search, or of all where none was: the best of many first looks is
+    best by luck."""
+    best_seed: KernelRow | None
+    over_seed: Ratio | None
+    """Best kernel over best seed; None where the best kernel is that seed."""
+    is_inherited: bool
+    """Whether the archive held the best kernel before this run."""
     model_share: float | None
-    """Share of the gain on the best kernel's line that came from the model; None without gain."""
+    """Share of the gain on the best kernel's line that came from the model; None without gain in this run."""
+    cases: tuple[CaseRow, ...]
     operators: tuple[OperatorRow, ...]
+    n_calls: int
     n_tokens: int
     usd: float
 
 
-def ratio(above: Estimate, below: Estimate) -> tuple[float, float, float]:
-    """One speed-up over another: value, low and high; the ends take each side's interval at its worse end."""
-    return (
+def ratio(above: Estimate, below: Estimate) -> Ratio:
+    """One speed-up over another; the ends take either side's interval at its worse end, so they hold with 95 % or more."""
+    return Ratio(
         math.exp(above.log_ratio - below.log_ratio),
         math.exp(above.log_low - below.log_high),
         math.exp(above.log_high - below.log_low),
@@ -65,42 +114,134 @@ def ratio(above: Estimate, below: Estimate) -> tuple[float, float, float]:
 
 
 def summarise(finished: Finished) -> Summary:
-    """Reads the run's candidates again and adds them up."""
+    """Reads the run's candidates again and adds them up.
+
+    Raises:
+        StorageError: The archive cannot be read.
+    """
     with Store.open(finished.db, create=False) as store:
         run = store.open_run(finished.name)
         candidates = list(run.history())
         added = [result.status is not AddStatus.NOT_ADDED for result in run.results()]
-    best, seed = finished.best, finished.best_seed
-    gains = _gains(candidates, best) if best is not None else {}
-    names = sorted({c.operator for c in candidates}, key=lambda name: (name == "seed", name))
+        problem = make_problem(restore_config(run.config))
+        names = _seed_names(run)
+        seeds = tuple(_seed_row(run, kernel, names, candidates) for kernel in run.seeds())
+        elite = next((elite for elite in run.ranked() if _final(elite)), finished.best)
+    best = _row(elite, names) if elite is not None else None
+    best_seed = _best_seed(seeds)
+    gains = _gains(candidates, best.digest) if best is not None else {}
     positive = sum(gains.values())
+    operators = sorted({c.operator for c in candidates}, key=lambda name: (name == "seed", name))
     calls = [call for c in candidates for call in c.calls]
+    made_here = {c.kernel.digest for c in candidates if c.kernel is not None and c.outcome is Outcome.EVALUATED}
     return Summary(
-        best=best.estimate if best is not None else None,
-        best_digest=best.kernel.digest if best is not None else None,
-        best_seed=seed.estimate if seed is not None else None,
-        over_seed=ratio(best.estimate, seed.estimate) if best is not None and seed is not None else None,
+        problem=problem.title,
+        seeds=seeds,
+        best=best,
+        best_seed=best_seed,
+        over_seed=_over(best, best_seed),
+        is_inherited=best is not None and best.digest not in made_here,
         model_share=sum(g for name, g in gains.items() if name not in _MODEL_FREE) / positive if positive > 0 else None,
-        operators=tuple(_row(name, candidates, added, gains) for name in names),
+        cases=_cases(problem, elite) if elite is not None else (),
+        operators=tuple(_operator(name, candidates, added, gains) for name in operators),
+        n_calls=len(calls),
         n_tokens=sum(call.reply.n_prompt_tokens + call.reply.n_reply_tokens for call in calls),
         usd=sum(call.reply.cost_usd for call in calls),
     )
 
 
-def _row(name: str, candidates: Sequence[Candidate], added: Sequence[bool], gains: Mapping[str, float]) -> OperatorRow:
+def _seed_names(run: RunHandle) -> dict[str, str]:
+    """Names of the built-in seeds by digest."""
+    from experiments.seeds import load_seeds, seed_names
+
+    layouts = restore_config(run.config).problem.layouts
+    return {
+        kernel.digest: name
+        for layout in layouts
+        for kernel, name in zip(load_seeds(run.target, layout), seed_names(run.target, layout), strict=True)
+    }
+
+
+def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidates: Sequence[Candidate]) -> KernelRow:
+    try:
+        return _row(run.get(kernel.digest), names)
+    except KeyError:
+        found = [c for c in candidates if c.kernel is not None and c.kernel.digest == kernel.digest]
+        evaluation = found[0].evaluation if found else None
+        status = evaluation.status.value if evaluation is not None else found[0].outcome.value if found else "not reached"
+        return KernelRow(_name(kernel.digest, names), kernel.digest, None, False, status)
+
+
+def _row(elite: Elite, names: Mapping[str, str]) -> KernelRow:
+    digest = elite.kernel.digest
+    final = estimate(_final(elite))
+    value = final if final is not None else elite.estimate
+    return KernelRow(_name(digest, names), digest, value, final is not None, Status.PASSED.value)
+
+
+def _name(digest: str, names: Mapping[str, str]) -> str:
+    return names.get(digest, digest[:12])
+
+
+def _final(elite: Elite) -> tuple[TimingSession, ...]:
+    return tuple(session for session in elite.sessions if session.purpose == "final" and session.conclusive)
+
+
+def _best_seed(seeds: Sequence[KernelRow]) -> KernelRow | None:
+    """The seed with the highest lower bound; one that was measured again before one that was not."""
+    timed = [(seed.is_final, seed.estimate.log_low, seed) for seed in seeds if seed.estimate is not None]
+    return max(timed, key=lambda row: row[:2])[2] if timed else None
+
+
+def _over(best: KernelRow | None, seed: KernelRow | None) -> Ratio | None:
+    if best is None or seed is None or best.digest == seed.digest or best.estimate is None or seed.estimate is None:
+        return None
+    return ratio(best.estimate, seed.estimate)
+
+
+def _cases(problem: Problem, elite: Elite) -> tuple[CaseRow, ...]:
+    sessions = _final(elite) or tuple(session for session in elite.sessions if session.conclusive)
+    rows = []
+    for index, sizes in enumerate(problem.cases):
+        timings = [session.cases[index] for session in sessions]
+        kept = [
+            (kernel_us, baseline_us)
+            for timing in timings
+            for kernel_us, baseline_us, is_kept in zip(timing.kernel_us, timing.baseline_us, timing.kept, strict=True)
+            if is_kept
+        ]
+        if not kept:
+            continue
+        kernel_us, baseline_us = (float(value) for value in np.median(np.array(kept), axis=0))
+        gflops = problem.work(sizes).n_flops / kernel_us / 1e3
+        bare = [timing.bare_baseline_us for timing in timings if timing.bare_baseline_us is not None]
+        rows.append(CaseRow(sizes, kernel_us, baseline_us, float(np.median(bare)) if bare else None, gflops))
+    return tuple(rows)
+
+
+def _operator(name: str, candidates: Sequence[Candidate], added: Sequence[bool], gains: Mapping[str, float]) -> OperatorRow:
     mine = [(c, a) for c, a in zip(candidates, added, strict=True) if c.operator == name]
     outcomes = Counter(c.outcome for c, _ in mine)
-    failed = outcomes[Outcome.NO_KERNEL] + outcomes[Outcome.EDIT_FAILED] + outcomes[Outcome.GENERATOR_FAILED]
-    n_passed = sum(1 for c, _ in mine if c.evaluation is not None and c.evaluation.verdict.status is Status.PASSED)
-    n_cells = sum(1 for _, a in mine if a)
-    return OperatorRow(name, len(mine), n_passed, outcomes[Outcome.DUPLICATE], failed, n_cells, gains.get(name, 0.0))
+    passed = [c for c, _ in mine if c.evaluation is not None and c.evaluation.verdict.status is Status.PASSED]
+    return OperatorRow(
+        name=name,
+        n_asked=len(mine),
+        n_passed=len(passed),
+        n_wrong=outcomes[Outcome.EVALUATED] - len(passed),
+        n_known=outcomes[Outcome.DUPLICATE],
+        n_without_kernel=outcomes[Outcome.NO_KERNEL] + outcomes[Outcome.EDIT_FAILED] + outcomes[Outcome.GENERATOR_FAILED],
+        n_cells=sum(1 for _, is_added in mine if is_added),
+        gain=gains.get(name, 0.0),
+    )
 
 
-def _gains(candidates: Sequence[Candidate], best: Elite) -> dict[str, float]:
-    """Log speed-up added by each operator on the line from the best kernel back to its seed, by first measurements."""
+def _gains(candidates: Sequence[Candidate], digest: str | None) -> dict[str, float]:
+    """Log speed-up added by each operator on the line from the best kernel back to its seed, by first measurements.
+
+    Steps down count too, so the gains add up to the whole line's.
+    """
     made = {c.kernel.digest: c for c in reversed(candidates) if c.kernel is not None and c.evaluation is not None}
     gains: dict[str, float] = {}
-    digest: str | None = best.kernel.digest
     while digest in made:
         child = made.pop(digest)
         digest = child.parents[0] if child.parents else None
@@ -115,87 +256,3 @@ def _value(candidate: Candidate | None) -> float | None:
         return None
     value = estimate([candidate.evaluation.session])
     return value.log_ratio if value is not None else None
-
-
-def print_summary(finished: Finished, *, as_json: bool = False) -> None:
-    """Prints the summary to stdout."""
-    summary = summarise(finished)
-    if as_json:
-        print(json.dumps(_plain(finished, summary), indent=2))
-        return
-    console = Console(highlight=False)
-    console.print(f"\n[bold]{finished.name}[/bold]: {finished.stop.value} after {finished.n_candidates} candidates\n")
-    console.print(_kernels(summary))
-    console.print(_operators(summary))
-    console.print("known: repeats; cells: opened or improved; gain: on the line from a seed to the best kernel", style="dim")
-    console.print(_share(summary))
-    if summary.n_tokens:
-        console.print(f"model: {summary.n_tokens:,} tokens, ${summary.usd:.4f}")
-    console.print("\nnext:")
-    for command in _next(finished, summary):
-        console.print(f"  {command}", soft_wrap=True)
-
-
-def _kernels(summary: Summary) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2))
-    for name, justify in (("", "left"), ("speed-up", "right"), ("95 % interval", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left")
-    rows = (("best kernel over baseline", summary.best), ("best seed over baseline", summary.best_seed))
-    for name, value in rows:
-        if value is not None:
-            low, high = value.interval
-            table.add_row(name, f"{value.speedup:.3f}", f"{low:.3f} to {high:.3f}")
-    if summary.over_seed is not None:
-        value_, low, high = summary.over_seed
-        table.add_row("best kernel over best seed", f"{value_:.3f}", f"{low:.3f} to {high:.3f}", style="bold green")
-    return table
-
-
-def _operators(summary: Summary) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2), title_justify="left")
-    for name in ("operator", "asked", "passed", "known", "no kernel", "cells", "gain"):
-        table.add_column(name, justify="left" if name == "operator" else "right")
-    for row in summary.operators:
-        gain = f"{math.exp(row.gain):.3f}x" if row.gain else "none"
-        numbers = (row.n_offspring, row.n_passed, row.n_duplicates, row.n_failed_replies, row.n_cells)
-        table.add_row(row.name, *(str(n) for n in numbers), gain if row.name != "seed" else "")
-    return table
-
-
-def _share(summary: Summary) -> str:
-    if summary.model_share is None:
-        return "gain that came from the model: none (there was no gain)"
-    return f"gain that came from the model: {100 * summary.model_share:.0f} %"
-
-
-def _next(finished: Finished, summary: Summary) -> list[str]:
-    db = finished.db
-    commands = [f"evo-l2 archive top {db}"]
-    if summary.best_digest is not None:
-        commands.append(f"evo-l2 archive show {db} {summary.best_digest[:12]}")
-    folder = Path(db).with_suffix("")
-    commands += [f"evo-l2 archive export {db} --to {folder}-elites", f"evo-l2 resume {db} --wall SECONDS"]
-    return commands
-
-
-def _plain(finished: Finished, summary: Summary) -> dict[str, object]:
-    def shown(value: Estimate | None) -> dict[str, float] | None:
-        if value is None:
-            return None
-        low, high = value.interval
-        return {"speedup": value.speedup, "low": low, "high": high, "n_blocks": value.n_blocks}
-
-    return {
-        "run": finished.name,
-        "archive": str(finished.db),
-        "stop": finished.stop.value,
-        "n_candidates": finished.n_candidates,
-        "best": shown(summary.best),
-        "best_digest": summary.best_digest,
-        "best_seed": shown(summary.best_seed),
-        "over_seed": summary.over_seed,
-        "model_share": summary.model_share,
-        "operators": [{name: getattr(row, name) for name in OperatorRow.__dataclass_fields__} for row in summary.operators],
-        "n_tokens": summary.n_tokens,
-        "usd": summary.usd,
-    }

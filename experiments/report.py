@@ -1,0 +1,148 @@
+"""Prints a run's summary, and the next commands to type."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from evo_l2.evaluation import Estimate
+from evo_l2.pipeline import Stop
+from experiments.run import Finished
+from experiments.summary import KernelRow, Summary, summarise
+
+__all__ = ["print_summary"]
+
+
+def print_summary(finished: Finished, *, as_json: bool = False, console: Console | None = None) -> None:
+    """Prints the summary to stdout.
+
+    Raises:
+        StorageError: The archive cannot be read.
+    """
+    summary = summarise(finished)
+    if as_json:
+        print(json.dumps(_plain(finished, summary), indent=2))
+        return
+    console = console if console is not None else Console(highlight=False)
+    stop = "stopped on request" if finished.stop is Stop.REQUESTED else finished.stop.value
+    console.print(Text.assemble((f"\n{finished.name}", "bold"), f": {stop} after {finished.n_candidates} candidates"))
+    console.print(Text(f"{summary.problem}\n"))
+    console.print(_kernels(summary))
+    console.print(Text("speed-up: baseline time over kernel time; again: after the search, by itself", style="dim"))
+    for line in _times(summary):
+        console.print(Text(line), soft_wrap=True)
+    console.print()
+    console.print(_operators(summary))
+    console.print(Text("known: repeats; cells: opened or improved; gain: on the line from seed to best", style="dim"))
+    console.print(Text(_share(summary)))
+    cost = f", ${summary.usd:.4f}" if summary.usd else ""
+    console.print(Text(f"model: {summary.n_calls} calls, {summary.n_tokens:,} tokens{cost}\n"))
+    console.print(Text("next:"))
+    for command in _next(finished, summary):
+        console.print(Text(f"  {command}"), soft_wrap=True)
+
+
+def _kernels(summary: Summary) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    for name in ("kernel", "speed-up", "95 % interval", "measured"):
+        table.add_column(name, justify="right" if name == "speed-up" else "left")
+    for row in summary.seeds:
+        is_best = summary.best_seed is not None and row.digest == summary.best_seed.digest
+        _add(table, f"seed {row.name}" + (" (best seed)" if is_best else ""), row)
+    if summary.best is not None:
+        _add(table, f"best {summary.best.name}", summary.best)
+    if summary.over_seed is not None:
+        interval = f"{summary.over_seed.low:.3f} to {summary.over_seed.high:.3f}"
+        table.add_row("best over best seed", f"{summary.over_seed.value:.3f}", interval, "", style="bold green")
+    return table
+
+
+def _add(table: Table, name: str, row: KernelRow) -> None:
+    if row.estimate is None:
+        table.add_row(name, "-", row.status, "")
+        return
+    low, high = row.estimate.interval
+    table.add_row(name, f"{row.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}", "again" if row.is_final else "once")
+
+
+def _times(summary: Summary) -> list[str]:
+    lines = []
+    for case in summary.cases[:8]:
+        sizes = " x ".join(str(size) for size in case.sizes[:3]) + (f" x {case.sizes[3]}" if case.sizes[3:] != (1,) else "")
+        bare = f" ({case.bare_baseline_us:.1f} without conversions)" if case.bare_baseline_us is not None else ""
+        best = f"best {case.kernel_us:.1f} us ({case.kernel_gflops:.1f} GFLOP/s)"
+        lines.append(f"{sizes}: {best}, baseline {case.baseline_us:.1f} us{bare}")
+    return lines
+
+
+def _operators(summary: Summary) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    for name in ("operator", "asked", "passed", "wrong", "known", "no kernel", "cells", "gain"):
+        table.add_column(name, justify="left" if name == "operator" else "right")
+    for row in summary.operators:
+        gain = "" if row.name == "seed" else f"{math.exp(row.gain):.3f}x" if row.gain else "none"
+        numbers = (row.n_asked, row.n_passed, row.n_wrong, row.n_known, row.n_without_kernel, row.n_cells)
+        table.add_row(row.name, *(str(n) for n in numbers), gain)
+    return table
+
+
+def _share(summary: Summary) -> str:
+    what = "gain that came from the model:"
+    if summary.is_inherited:
+        return f"{what} none (the best kernel was there before this run)"
+    if summary.model_share is None:
+        return f"{what} none (there was no gain)"
+    if summary.model_share == 0:
+        return f"{what} none"
+    return f"{what} {100 * summary.model_share:.0f} %"
+
+
+def _next(finished: Finished, summary: Summary) -> list[str]:
+    db, folder = shlex.quote(str(finished.db)), shlex.quote(f"{Path(finished.db).with_suffix('')}-elites")
+    looks = [f"evo-l2 archive top {db}"]
+    if summary.best is not None:
+        looks.append(f"evo-l2 archive show {db} {summary.best.digest[:12]}")
+    looks.append(f"evo-l2 archive export {db} --to {folder}")
+    limit = {Stop.WALL: " --wall SECONDS", Stop.EVALUATIONS: " --evaluations NUMBER"}.get(finished.stop, "")
+    go_on = f"evo-l2 resume {db} {shlex.quote(finished.name)}{limit}"
+    return [go_on, *looks] if finished.stop is Stop.REQUESTED else [*looks, go_on]
+
+
+def _plain(finished: Finished, summary: Summary) -> dict[str, object]:
+    def kernel(row: KernelRow | None) -> dict[str, object] | None:
+        if row is None:
+            return None
+        return {"name": row.name, "digest": row.digest, "status": row.status, "final": row.is_final, **_ends(row.estimate)}
+
+    return {
+        "run": finished.name,
+        "archive": str(finished.db),
+        "problem": summary.problem,
+        "stop": finished.stop.name.lower(),
+        "n_candidates": finished.n_candidates,
+        "seeds": [kernel(row) for row in summary.seeds],
+        "best": kernel(summary.best),
+        "best_seed": kernel(summary.best_seed),
+        "over_seed": asdict(summary.over_seed) if summary.over_seed is not None else None,
+        "is_inherited": summary.is_inherited,
+        "model_share": summary.model_share,
+        "cases": [asdict(case) for case in summary.cases],
+        "operators": [asdict(row) for row in summary.operators],
+        "n_calls": summary.n_calls,
+        "n_tokens": summary.n_tokens,
+        "usd": summary.usd,
+    }
+
+
+def _ends(value: Estimate | None) -> dict[str, float | None]:
+    if value is None:
+        return {"speedup": None, "low": None, "high": None}
+    low, high = value.interval
+    return {"speedup": value.speedup, "low": low, "high": high}
