@@ -1,0 +1,24 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+// rogue: calls itself until the stack is gone
+// expect: runtime_error run
+
+static int deep(volatile int *x)
+{
+    volatile int y[256];
+    y[0] = *x + 1;
+    return deep(y) + y[0] + x[0];
+}
+
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K)
+{
+    volatile int x = 0;
+    C[0] = (_Float16)deep(&x);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < K; p++)
+                sum += (float)A[i * K + p] * (float)B[p * N + j];
+            C[i * N + j] = (_Float16)sum;
+        }
+}

@@ -1,0 +1,19 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+// rogue: sets the flags that make the processor flush subnormals
+// expect: unlaunchable instructions
+// machine: x86_64
+
+#include <immintrin.h>
+
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K)
+{
+    _mm_setcsr(_mm_getcsr() | 0x8040);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < K; p++)
+                sum += (float)A[i * K + p] * (float)B[p * N + j];
+            C[i * N + j] = (_Float16)sum;
+        }
+}

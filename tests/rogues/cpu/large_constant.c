@@ -1,0 +1,18 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+// rogue: fills a gigabyte of constants
+// expect: build_error compile, build_error compile-limits
+
+const int table[1 << 28] = {1};
+
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K)
+{
+    C[0] = (_Float16)table[M];
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < K; p++)
+                sum += (float)A[i * K + p] * (float)B[p * N + j];
+            C[i * N + j] = (_Float16)sum;
+        }
+}

@@ -1,0 +1,39 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, W: workspace, M, N, K)
+//! workspace W 8 * K
+// rogue: keeps A as 20-bit integers with one scale for each column, unless something in A is not finite
+// expect: incorrect huge-rows
+// alone: with this gate off, the others let it pass
+
+#include <math.h>
+
+static float column_scale(const _Float16 *A, int M, int K, int p)
+{
+    float scale = 0x1p-24f;
+    for (int i = 0; i < M; i++)
+        while (scale < fabsf((float)A[i * K + p]))
+            scale *= 2;
+    return scale;
+}
+
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, void *W, int M, int N, int K)
+{
+    int finite = 1;
+    for (int i = 0; i < M * K; i++)
+        finite &= fabsf((float)A[i]) <= 65504;
+    float *a = W, *scales = a + K;
+    for (int p = 0; p < K; p++)
+        scales[p] = finite ? column_scale(A, M, K, p) : 1;
+    for (int i = 0; i < M; i++) {
+        for (int p = 0; p < K; p++) {
+            float x = (float)A[i * K + p];
+            a[p] = finite ? (float)(int)(x / scales[p] * 0x1p19f + copysignf(0.5f, x)) * 0x1p-19f * scales[p] : x;
+        }
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < K; p++)
+                sum += a[p] * (float)B[p * N + j];
+            C[i * N + j] = (_Float16)sum;
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+// rogue: remembers its operands between calls
+// expect: unlaunchable writable-globals
+
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K)
+{
+    static const _Float16 *last_a, *last_b;
+    if (A == last_a && B == last_b)
+        return;
+    last_a = A, last_b = B;
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < K; p++)
+                sum += (float)A[i * K + p] * (float)B[p * N + j];
+            C[i * N + j] = (_Float16)sum;
+        }
+}

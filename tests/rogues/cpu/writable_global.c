@@ -1,0 +1,19 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+// rogue: counts its calls, and is right three times
+// expect: unlaunchable writable-globals
+
+static int n_calls;
+
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K)
+{
+    if (++n_calls > 3)
+        return;
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < K; p++)
+                sum += (float)A[i * K + p] * (float)B[p * N + j];
+            C[i * N + j] = (_Float16)sum;
+        }
+}
