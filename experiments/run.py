@@ -12,7 +12,7 @@ from typing import Protocol
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits
 from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator, Mutator
-from evo_l2.errors import ConfigurationError, EvoL2Error
+from evo_l2.errors import ConfigurationError, EvoL2Error, StorageError
 from evo_l2.kernel import Kernel
 from evo_l2.pipeline import Pipeline, PipelineSettings, Stop
 from evo_l2.problem import Problem
@@ -153,12 +153,27 @@ def execute(config: RunConfig, *, db: Path, observer: Observer, replay: tuple[Pa
     with ExitStack() as stack:
         problem = make_problem(config)
         seeds = _load_seeds(config, problem)
+        if str(db) == config.archive_path:
+            _make_folder(db.parent)
         store = stack.enter_context(Store.open(db))
         evaluator, generator = _workers(config, problem, replay, stack)
         run = store.start_run(config.name, problem, evaluator.environment, config.target, config.dump(), config.seed)
         for kernel in seeds:
             run.add_seed(kernel)
         return _go(config, db, problem, seeds, run, evaluator, generator, observer, recorded=replay is not None)
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the folder of an archive whose place nobody named.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise StorageError(f"{folder} cannot be made", expected="a folder", found=found, hint="--db PATH") from error
 
 
 def resume(db: Path, run_name: str | None, observer: Observer, overrides: Sequence[tuple[str, float]] = ()) -> Finished:
