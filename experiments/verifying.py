@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from evo_l2.contracts import Prepared
-from evo_l2.errors import ConfigurationError
+from evo_l2.errors import ConfigurationError, KernelError
 from evo_l2.evaluation import Evaluation, Status
 from evo_l2.judge import GateReport
 from evo_l2.kernel import Kernel
@@ -18,6 +20,16 @@ from evo_l2.timing import estimate
 from experiments.run import cache_dir
 
 __all__ = ["parse_shape", "verify_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the way from a file to a time."""
+
+    name: str
+    ok: bool | None
+    """None when an earlier stage stopped the kernel."""
+    seconds: float | None = None
 
 
 def parse_shape(text: str) -> tuple[int, int, int, int]:
@@ -43,13 +55,14 @@ def verify_file(path: Path, target: str, shape: str, accumulate: str, *, as_json
 
     try:
         kernel = Kernel.from_bytes(path.read_bytes(), target)
+        layout = kernel.launch.layout
     except OSError as error:
         found = error.strerror or str(error)
         raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found=found) from error
-    layout = kernel.launch.layout
+    except KernelError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
     problem = Hgemm((parse_shape(shape),), accumulate, (layout if layout in ("nn", "nt") else "nn",))
     reports: list[GateReport] = []
-    console = Console(highlight=False)
     with CpuEvaluator(problem, cache_dir() / "cpu", observe=reports.append) as evaluator:
         prepared = evaluator.prepare(kernel)
         evaluation = Evaluation(prepared.verdict) if prepared.verdict is not None else None
@@ -58,43 +71,65 @@ def verify_file(path: Path, target: str, shape: str, accumulate: str, *, as_json
     if as_json:
         print(json.dumps(_plain(problem, prepared, reports, evaluation), indent=2))
     else:
-        _print(console, problem, prepared, reports, evaluation)
+        _print(problem, reports, evaluation)
     return evaluation.verdict.status is Status.PASSED
 
 
-def _print(console: Console, problem: Hgemm, prepared: Prepared, reports: list[GateReport], evaluation: Evaluation) -> None:
-    console.print(f"[bold]{problem.title}[/bold]")
+def _stages(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> list[Stage]:
+    """Every stage in order, reached or not."""
     verdict = evaluation.verdict
+    stages: list[Stage] = []
+    stopped_before_run = {Status.REJECTED: "screen", Status.BUILD_ERROR: "build", Status.UNLAUNCHABLE: "inspect"}
+    stop = stopped_before_run.get(verdict.status) if not reports else None
+    for name in ("screen", "build", "inspect"):
+        done = bool(stages) and stages[-1].ok is not True
+        stages.append(Stage(name, None if done else name != stop))
+    by_name = {report.gate: report for report in reports}
+    for name in [gate.name for gate in problem.gates] + ["determinism"]:
+        report = by_name.get(name)
+        stages.append(Stage(name, None) if report is None else Stage(name, report.failure is None, report.seconds))
+    judged = bool(reports) and reports[-1].failure is None
+    stages.append(Stage("timing", evaluation.status is Status.PASSED if judged else None))
+    return stages
+
+
+def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
+    console = Console(highlight=False)
+    console.print(Text(problem.title, style="bold"))
+    verdict = evaluation.verdict
+    marks = {True: ("ok         ", "green"), False: ("failed     ", "red"), None: ("not reached", "dim")}
+    for stage in _stages(problem, reports, evaluation):
+        seconds = f"{stage.seconds:8.3f} s" if stage.seconds is not None else ""
+        console.print(Text.assemble("  ", marks[stage.ok], f" {stage.name:18}{seconds}"))
     if verdict.build is not None and verdict.build.resources:
         facts = ", ".join(f"{name} {value}" for name, value in verdict.build.resources.items())
-        console.print(f"built: {facts}", soft_wrap=True)
-    whys = {gate.name: gate.why for gate in problem.gates}
-    for report in reports:
-        mark = "[green]ok    [/green]" if report.failure is None else "[red]failed[/red]"
-        console.print(f"  {mark} {report.gate:18} {report.seconds:6.3f} s")
-    reached = {report.gate for report in reports}
-    for gate in problem.gates:
-        if gate.name not in reached:
-            console.print(f"  [dim]not reached {gate.name}[/dim]")
+        console.print(Text(f"built: {facts}"), soft_wrap=True)
     if verdict.status is not Status.PASSED:
-        console.print(f"[red]{verdict.status.value}[/red] at gate {verdict.gate}:", style="bold")
-        console.print(f"  {verdict.message}", markup=False, soft_wrap=True)
+        console.print(Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {verdict.message}"))
+        whys = {gate.name: gate.why for gate in problem.gates}
         if verdict.gate in whys:
-            console.print(f"  why it matters: {whys[verdict.gate]}", soft_wrap=True)
+            console.print(Text(f"why it matters: {whys[verdict.gate]}"))
         return
+    _print_times(console, problem, evaluation)
+
+
+def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> None:
     assert evaluation.session is not None
     value = estimate([evaluation.session])
     if value is None:
-        console.print("[yellow]right, but the machine did not hold still while it was timed[/yellow]")
+        console.print(
+            Text("right, but the machine did not hold still while it was timed: end what else runs", style="yellow")
+        )
         return
     low, high = value.interval
-    console.print(f"[green]passed[/green]: {value.speedup:.3f}x of the baseline's speed ({low:.3f} to {high:.3f})")
+    words = f": {value.speedup:.3f}x of the baseline's speed ({low:.3f} to {high:.3f})"
+    console.print(Text.assemble(("passed", "bold green"), words))
     for case in evaluation.session.cases:
         micros = float(np.median(case.kernel_us))
         gflops = problem.work(case.sizes).n_flops / micros / 1e3
-        bare = f", {case.bare_baseline_us:.1f} us without conversions" if case.bare_baseline_us is not None else ""
+        bare = f" ({case.bare_baseline_us:.1f} without conversions)" if case.bare_baseline_us is not None else ""
         base = float(np.median(case.baseline_us))
-        console.print(f"  {case.sizes}: {micros:.1f} us, {gflops:.1f} GFLOP/s; baseline {base:.1f} us{bare}")
+        console.print(Text(f"{micros:.1f} us a call, {gflops:.1f} GFLOP/s; baseline {base:.1f} us{bare}"))
 
 
 def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evaluation: Evaluation) -> dict[str, object]:
@@ -109,6 +144,7 @@ def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evalua
         "message": verdict.message,
         "resources": dict(verdict.build.resources) if verdict.build is not None else None,
         "measures": verdict.measures,
+        "stages": [{"stage": s.name, "ok": s.ok, "seconds": s.seconds} for s in _stages(problem, reports, evaluation)],
         "gates": [
             {"gate": r.gate, "sizes": r.sizes, "seconds": r.seconds, "failure": r.failure.message if r.failure else None}
             for r in reports
