@@ -5,7 +5,6 @@ Generators live in `mutators.generators`; nothing here imports a model's package
 
 from __future__ import annotations
 
-from mutators.ledger import Ledger, Total
 from mutators.operators import Edit, Parametric, Rewrite
 
-__all__ = ["Edit", "Ledger", "Parametric", "Rewrite", "Total"]
+__all__ = ["Edit", "Parametric", "Rewrite"]
