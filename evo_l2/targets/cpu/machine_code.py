@@ -28,9 +28,10 @@ ALLOWED_SYMBOLS = frozenset(
         "expf", "exp2f", "logf", "log2f", "sqrtf", "fmaf", "tanhf", "fminf", "fmaxf", "fabsf", "floorf", "ceilf", "roundf",
         "truncf", "nearbyintf", "rintf", "exp", "log", "sqrt", "fma", "fmin", "fmax",
         "__extendhfsf2", "__truncsfhf2", "__truncdfhf2", "__extendhfdf2", "__extendhfxf2",
+        "__eqhf2", "__nehf2", "__lthf2", "__lehf2", "__gthf2", "__gehf2", "__unordhf2",
     }
 )  # fmt: skip
-"""What an object may take from outside: memory and math functions, and the compiler's half-precision conversions."""
+"""What an object may take from outside: memory and math functions, and the compiler's half-precision conversions and comparisons."""
 
 _FORBIDDEN = re.compile(
     r"syscall|sysenter|sysexit|int\b.*|cpuid|rdtscp?|rdpmc|rdrand|rdseed|clflush(opt)?|clwb|cldemote|wrpkru|rdpkru|xgetbv|xsetbv|"
