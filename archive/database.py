@@ -169,8 +169,9 @@ def _path_of(url_or_path: str | os.PathLike[str]) -> Path:
 
 def _check_file(path: Path, *, create: bool) -> None:
     """What can be said before SQLite is asked."""
-    if path.is_dir():
-        raise StorageError(f"{path} is no archive", expected="a file", found="a folder")
+    if path.exists() and not path.is_file():
+        found = "a folder" if path.is_dir() else "a device or pipe"
+        raise StorageError(f"{path} is no archive", expected="a file", found=found)
     if not path.parent.is_dir():
         hint = f"mkdir -p {path.parent}"
         raise StorageError(f"{path} cannot be made", expected=f"a folder {path.parent}", found="none", hint=hint)
@@ -253,12 +254,13 @@ def _upgrade(database: Database, revision: str | None, migrations: Path, head: s
             found=f"revision {revision}",
             hint="pip install --upgrade evo-l2",
         )
-    if revision is not None:
-        _back_up(database, revision)
-        database.upgraded_from = revision
     with database.write():
+        # Another process may have done it while this one waited for the lock.
         if _revision(database) == head:
             return
+        if revision is not None:
+            _back_up(database, revision)
+            database.upgraded_from = revision
         config.attributes["connection"] = database.connection
         command.upgrade(config, head)
         database.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -267,12 +269,14 @@ def _upgrade(database: Database, revision: str | None, migrations: Path, head: s
 def _back_up(database: Database, revision: str) -> None:
     """Copies the file to `FILE.REVISION.bak`; an upgrade cannot be undone otherwise."""
     target = database.path.with_name(f"{database.path.name}.{revision}.bak")
-    driver = database.connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    partial = target.with_suffix(".partial")
+    partial = target.with_name(f"{target.name}.partial")
     try:
-        with contextlib.closing(sqlite3.connect(partial)) as copy:
-            driver.backup(copy)
+        # By a connection of its own: SQLite copies nothing through one that is in a write transaction, and waits for ever.
+        with (
+            contextlib.closing(sqlite3.connect(database.path)) as source,
+            contextlib.closing(sqlite3.connect(partial)) as copy,
+        ):
+            source.backup(copy)
         partial.replace(target)
     except (OSError, sqlite3.Error) as error:
         partial.unlink(missing_ok=True)

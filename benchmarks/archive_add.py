@@ -2,11 +2,12 @@
 
 Every candidate is a new 6 KB kernel, filed durably in a transaction of its own. `add` counts storage and grid; the bootstrap
 behind a timed kernel's interval costs more than filing it and is measured in a column of its own. `sample` is one call of
-`elites()` and `best()` each; `find` is one look-up of a source that is known.
+`elites()` and `best()` each right after an addition; `find` looks up a source that is known; `add/s CPU` goes by the
+process's own processor time, for machines on which something else runs too.
 """
 
 import argparse
-import os
+import dataclasses
 import resource
 import tempfile
 import time
@@ -29,19 +30,33 @@ def make(index: int, n_calls: int, passes: bool):
     return cases.evaluated(index, index, speedup=speedup, measures=measures, status=status, n_bytes=6000, n_calls=n_calls)
 
 
-def fill(run: RunHandle, first: int, count: int, n_calls: int) -> tuple[float, float]:
-    """Adds candidates, every second one a kernel that passed; seconds of adding, and of the bootstrap before it."""
-    add_s = bootstrap_s = 0.0
+@dataclasses.dataclass(slots=True)
+class Spent:
+    """Seconds of some additions."""
+
+    add_s: float = 0.0
+    add_cpu_s: float = 0.0
+    bootstrap_s: float = 0.0
+    sample_s: float = 0.0
+
+
+def fill(run: RunHandle, first: int, count: int, n_calls: int) -> Spent:
+    """Adds candidates, every second one a kernel that passed, and asks for the elites after each."""
+    spent = Spent()
     for start in range(first, first + count, _BATCH):
         for candidate in [make(i, n_calls, i % 2 == 0) for i in range(start, min(start + _BATCH, first + count))]:
             begin = time.perf_counter()
             if candidate.evaluation.session is not None:
                 pooled_estimate((candidate.evaluation.session,))
-            middle = time.perf_counter()
+            middle, cpu = time.perf_counter(), time.process_time()
             run.add(candidate)
-            add_s += time.perf_counter() - middle
-            bootstrap_s += middle - begin
-    return add_s, bootstrap_s
+            spent.add_cpu_s += time.process_time() - cpu
+            end = time.perf_counter()
+            run.elites(), run.best()
+            spent.sample_s += time.perf_counter() - end
+            spent.add_s += end - middle
+            spent.bootstrap_s += middle - begin
+    return spent
 
 
 def rate(call, seconds: float = 0.3) -> float:
@@ -53,13 +68,20 @@ def rate(call, seconds: float = 0.3) -> float:
     return n / (time.perf_counter() - begin)
 
 
+def resident_mb() -> float:
+    """Resident memory of this process at present."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
 def main() -> None:
     """Prints one line for 1k, 10k and so on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--calls", type=int, default=0, help="model calls of a candidate, 6 KB prompt and reply each")
     arguments = parser.parse_args()
-    print(f"{'rows':>7} {'add/s':>8} {'with bootstrap/s':>17} {'sample/s':>10} {'find/s':>9} {'RSS MB':>7} {'bytes/row':>10}")
+    titles = ("rows", "add/s", "add/s CPU", "with bootstrap/s", "sample/s", "find/s", "RSS MB", "bytes/row")
+    print("  ".join(f"{title:>{max(8, len(title))}}" for title in titles))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "archive.db"
         with Store.open(path) as store:
@@ -67,16 +89,20 @@ def main() -> None:
             for rows in [n for n in (1_000, 10_000, 50_000, 100_000) if n <= arguments.rows] or [arguments.rows]:
                 tail = min(1_000, rows - run.n_candidates)
                 fill(run, run.n_candidates, rows - run.n_candidates - tail, arguments.calls)
-                add_s, bootstrap_s = fill(run, run.n_candidates, tail, arguments.calls)
+                spent = fill(run, run.n_candidates, tail, arguments.calls)
                 digest = cases.kernel(rows // 2, 6000).digest
-                sample = rate(lambda: (run.elites(), run.best()))
-                find = rate(lambda digest=digest: run.find(digest=digest))
-                rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                print(
-                    f"{rows:>7} {tail / add_s:>8.0f} {tail / (add_s + bootstrap_s):>17.0f} {sample:>10.0f} {find:>9.0f}"
-                    f" {rss_mb:>7.0f} {os.path.getsize(path) / rows:>10.0f}",
-                    flush=True,
+                values = (
+                    rows,
+                    tail / spent.add_s,
+                    tail / spent.add_cpu_s,
+                    tail / (spent.add_s + spent.bootstrap_s),
+                    tail / spent.sample_s,
+                    rate(lambda digest=digest: run.find(digest=digest)),
+                    resident_mb(),
+                    sum(file.stat().st_size for file in Path(folder).iterdir()) / rows,
                 )
+                columns = zip(titles, values, strict=True)
+                print("  ".join(f"{value:>{max(8, len(title))}.0f}" for title, value in columns), flush=True)
         begin = time.perf_counter()
         with Store.open(path, create=False) as store:
             n_candidates = store.open_run().n_candidates

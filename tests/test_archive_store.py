@@ -273,6 +273,12 @@ def test_a_folder_is_no_archive(tmp_path):
         Store.open(tmp_path)
 
 
+def test_a_pipe_is_no_archive_and_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.db")
+    with pytest.raises(StorageError, match="device or pipe"):
+        Store.open(tmp_path / "a.db")
+
+
 @pytest.mark.parametrize("content", [b"//! layout nn\n", b"\x7fELF" + bytes(100), b"SQLite format 3\0" + b"junk" * 400])
 def test_a_file_of_another_kind_is_refused_and_left_as_it_is(tmp_path, content):
     path = tmp_path / "a.db"
