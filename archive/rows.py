@@ -93,13 +93,13 @@ def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, a
             where = (scope.problem_id, scope.environment_id, candidate.identity, kernel_id, verdict_id, scope.schema_id, cell)
             # What is new and alone stands as it is; anything else was written by runs blind to each other.
             if estimate is not None and not stale:
-                result = database.execute(_INSERT_STANDING, (*where, *_columns(estimate), 1))
-                stale = frozenset() if result.rowcount == 1 else frozenset({candidate.identity})
+                added = database.insert(_INSERT_STANDING, (*where, *_columns(estimate), 1))
+                stale = frozenset({candidate.identity}) if added is None else frozenset()
         for identity in sorted(stale):
             refresh_standing(database, scope.problem_id, scope.environment_id, identity, scope.schema_id, schema)
     if candidate.duplicate_of is not None:
         original_id = _kernel_id(database, candidate.duplicate_of)
-    candidate_id = database.execute(
+    candidate_id = database.insert(
         _INSERT_CANDIDATE,
         (
             scope.run_id,
@@ -120,7 +120,8 @@ def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, a
             dump(addition.result.cell) if addition.result.cell is not None else None,
             moment,
         ),
-    ).lastrowid
+    )
+    assert candidate_id is not None
     for position, parent in enumerate(candidate.parents):
         database.execute(_INSERT_PARENT, (candidate_id, position, parent))
     _insert_calls(database, candidate_id, candidate.calls, moment)
@@ -130,8 +131,8 @@ def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, a
 def insert_kernel(database: Database, kernel: Kernel, digest: str, moment: str) -> int:
     """The kernel's id; written when it is new."""
     row = (digest, kernel.target, store_text(kernel.source), moment)
-    result = database.execute(_INSERT_KERNEL, row)
-    return int(result.lastrowid) if result.rowcount == 1 else _kernel_id(database, digest)
+    key = database.insert(_INSERT_KERNEL, row)
+    return key if key is not None else _kernel_id(database, digest)
 
 
 def insert_session(
@@ -216,9 +217,9 @@ def _insert_verdict(
     measures = store_measures(verdict.measures)
     judged = (identity, verdict.status.value, verdict.gate, store_text(verdict.message), store_build(verdict.build), measures)
     place = (kernel_id, scope.problem_id, scope.environment_id)
-    result = database.execute(_INSERT_VERDICT, (*place, 0, scope.run_id, *judged, moment))
-    if result.rowcount == 1:
-        return int(result.lastrowid), frozenset()
+    first = database.insert(_INSERT_VERDICT, (*place, 0, scope.run_id, *judged, moment))
+    if first is not None:
+        return first, frozenset()
     rows = database.read(
         "SELECT id, identity, status, gate, measures FROM verdicts WHERE kernel_id = ? AND problem_id = ?"
         " AND environment_id = ? ORDER BY attempt",
@@ -227,8 +228,9 @@ def _insert_verdict(
     for row in rows:
         if tuple(row[1:]) == (identity, verdict.status.value, verdict.gate, measures):
             return int(row[0]), _present(identity)
-    result = database.execute(_INSERT_VERDICT, (*place, len(rows), scope.run_id, *judged, moment))
-    return int(result.lastrowid), _present(identity, *(row[1] for row in rows))
+    another = database.insert(_INSERT_VERDICT, (*place, len(rows), scope.run_id, *judged, moment))
+    assert another is not None
+    return another, _present(identity, *(row[1] for row in rows))
 
 
 def _present(*identities: str | None) -> frozenset[str]:
@@ -249,7 +251,9 @@ def _insert_session(
     if estimate is not None:
         values = (estimate.log_ratio, estimate.log_low, estimate.log_high, estimate.n_blocks)
     row = (verdict_id, scope.run_id, after, index, session.purpose, store_session(session), *values, moment)
-    return int(database.execute(_INSERT_SESSION, row).lastrowid)
+    key = database.insert(_INSERT_SESSION, row)
+    assert key is not None
+    return key
 
 
 def _columns(estimate: Estimate) -> tuple[float, ...]:
@@ -287,4 +291,6 @@ def _insert_text(database: Database, text: str) -> int:
     if rows:
         return int(rows[0][0])
     row = (digest, len(text), pack_text(text))
-    return int(database.execute("INSERT INTO texts (digest, n_characters, content) VALUES (?, ?, ?)", row).lastrowid)
+    key = database.insert("INSERT INTO texts (digest, n_characters, content) VALUES (?, ?, ?)", row)
+    assert key is not None
+    return key
