@@ -106,7 +106,7 @@ class Compiler:
         try:
             (work / "kernel.c").write_text(kernel.source, encoding="utf-8")
             (work / "shim.c").write_text(shim, encoding="utf-8")
-            result = self._compile(work, flags)
+            result = _named(self._compile(work, flags), kernel.launch.calls[0].entry)
             (work / "facts.json").write_text(json.dumps(_facts(result)), encoding="utf-8")
             self._publish(work, folder)
         except OSError as error:
@@ -175,9 +175,18 @@ def _facts(result: Built | Verdict) -> dict[str, object]:
 def _log(done: Finished) -> str:
     """The compiler's message: errors first, then the rest, cut."""
     lines = [line for line in done.output.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line]
+    errors = [line for line in lines if "error" in line or "undefined reference" in line]
+    errors.sort(key=lambda line: "ld returned" in line)
     text = "\n".join(errors + [line for line in lines if line not in errors])
     return text if len(text) <= _MOST_LOG else text[: _MOST_LOG - 4] + "\n..."
+
+
+def _named(result: Built | Verdict, entry: str) -> Built | Verdict:
+    """Says plainly when the linker misses the entry itself."""
+    if isinstance(result, Verdict) and f"undefined reference to `{entry}'" in (result.message or ""):
+        log = result.build.log if result.build is not None else ""
+        return _build_error("compile", f"the file defines no function {entry}, which its launch line names", log, 0.0)
+    return result
 
 
 def _what_ran_out(done: Finished) -> str | None:
