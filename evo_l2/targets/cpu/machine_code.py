@@ -31,7 +31,7 @@ ALLOWED_SYMBOLS = frozenset(
         "__eqhf2", "__nehf2", "__lthf2", "__lehf2", "__gthf2", "__gehf2", "__unordhf2",
     }
 )  # fmt: skip
-"""What an object may take from outside: memory and math functions, and the compiler's half-precision conversions and comparisons."""
+"""What an object may take from outside: memory and math, and the compiler's half-precision conversions and comparisons."""
 
 _FORBIDDEN = re.compile(
     r"syscall|sysenter|sysexit|int\b.*|cpuid|rdtscp?|rdpmc|rdrand|rdseed|clflush(opt)?|clwb|cldemote|wrpkru|rdpkru|xgetbv|xsetbv|"
