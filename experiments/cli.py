@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -26,6 +28,8 @@ __all__ = ["main"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _INTERRUPTED = 130
+_GRACE_S = 2.0
+"""How long an interrupted run waits for builds in flight to tidy up."""
 
 
 def _guarded(body: F) -> F:
@@ -43,7 +47,7 @@ def _guarded(body: F) -> F:
         except BrokenPipeError:
             # The reader has gone, as in `| head`; Python would try to flush once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
+            sys.exit(1)
         except (EvoL2Error, OSError) as error:
             if os.environ.get("EVO_L2_DEBUG"):
                 raise
@@ -143,8 +147,15 @@ def _leave(finished: Finished) -> None:
     """Exit status 130 for a run that was interrupted, as a shell would give it."""
     from evo_l2.pipeline import Stop
 
-    if finished.stop is Stop.REQUESTED:
-        sys.exit(_INTERRUPTED)
+    if finished.stop is not Stop.REQUESTED:
+        return
+    sys.stdout.flush()
+    deadline = time.monotonic() + _GRACE_S
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+    # A build still going on ends with this process. Python would wait for its thread, as long as its limit allows.
+    os._exit(_INTERRUPTED)
 
 
 @main.command()

@@ -83,7 +83,7 @@ class ProblemConfig(_Section):
 class OperatorWeights(_Section):
     """Shares of the offspring by variation operator; 0 leaves an operator out."""
 
-    parametric: Weight = 1.0
+    parametric: Weight = 0.0
     """Moves over the tunables that a kernel declares; costs no tokens."""
     edit: Weight = 0.0
     """The model replaces parts of one kernel."""
@@ -103,7 +103,7 @@ class SearchConfig(_Section):
     """`steady` asks for a batch while the one before it is measured; `generational` waits until it was told."""
     batch: Annotated[int, Field(ge=1, le=1024)] = 16
     """Candidates asked for at once."""
-    operators: OperatorWeights = OperatorWeights()
+    operators: OperatorWeights = OperatorWeights(parametric=1.0)
     """Shares of the offspring."""
     tournament: Count = 3
     """Contestants in the tournament that picks a parent; 1 picks uniformly."""

@@ -57,8 +57,11 @@ def findings() -> Iterator[Finding]:
     """The report, line by line; each is looked up when it is asked for."""
     yield from _installation()
     yield from _extras()
-    yield from _cache()
-    yield from _cpu_target()
+    if foreign_packages():
+        yield Finding("target cpu", False, "not looked at while packages of ours come from elsewhere")
+    else:
+        yield from _cache()
+        yield from _cpu_target()
     yield Finding("target cuda", None, "not in this version: kernels run on the CPU target")
 
 
