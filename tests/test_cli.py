@@ -1,10 +1,15 @@
 """The command line: results on stdout, one line for every mistake, exit 0, 1, 2 or 130."""
 
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -288,6 +293,39 @@ def test_progress_without_a_terminal_is_plain_lines_on_stderr(environ, tmp_path)
     assert "\x1b" not in done.stderr + done.stdout
     assert done.stderr.splitlines()[0].startswith("smoke: HGEMM 64x64x64")
     assert "candidates" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_progress_on_a_terminal_is_a_panel_that_fits_and_goes_away(width, environ, tmp_path):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    command = [sys.executable, "-m", "experiments", "run", "smoke", *TINY, "--db", str(tmp_path / "x.db")]
+    plain = {name: value for name, value in environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    child = subprocess.Popen(
+        command, env={**plain, "TERM": "xterm"}, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=ROOT
+    )
+    os.close(theirs)
+    shown = b""
+    while chunk := _read(ours):
+        shown += chunk
+    child.communicate(timeout=60)
+    os.close(ours)
+    assert child.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    frames = [line.rstrip() for line in text.replace("\r", "\n").split("\n")]
+    panels = [line for line in frames if line.startswith(("│", "╭", "╰"))]
+    assert {len(line) for line in panels} == {width}
+    assert any("outcomes" in line and "passed" in line for line in panels)
+    assert any("of the baseline's speed" in line for line in panels)
+    assert "elapsed" in [line for line in frames if line][-1]
+
+
+def _read(descriptor):
+    """What a terminal shows next; nothing at its end."""
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
