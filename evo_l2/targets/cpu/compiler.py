@@ -1,34 +1,67 @@
-"""Kernel source to shared object, within limits, from a cache that keeps failures too."""
+"""Kernel source to shared object, within limits and confined, from a cache that keeps failures too."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 import tempfile
-from dataclasses import dataclass
-from importlib import resources
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evo_l2 import sandbox
 from evo_l2.errors import StorageError, ToolchainError
 from evo_l2.evaluation import BuildReport, Status, Verdict
 from evo_l2.kernel import Kernel
-from evo_l2.launch import Call, Role
 from evo_l2.problem import Problem
-from evo_l2.sandbox import Finished, Limits, run_limited
+from evo_l2.sandbox import Exceeded, Finished, Limits
+from evo_l2.targets.cpu import messages
 from evo_l2.targets.cpu.native import compile_cached
+from evo_l2.targets.cpu.processor import read_processor
+from evo_l2.targets.cpu.screen import screen_preprocessed
+from evo_l2.targets.cpu.shim import shim
+from evo_l2.targets.cpu.source import preprocessed_lines
 from evo_l2.targets.cpu.toolchain import Toolchain
 
 __all__ = ["Built", "Compiler"]
 
-_COMMON = (
-    "-std=gnu11", "-fPIC", "-fno-stack-protector", "-fcf-protection=none", "-fno-ident", "-fno-plt", "-fvisibility=default",
-    "-fno-asynchronous-unwind-tables",
+_FORMAT = "1"
+"""Of an entry of the cache."""
+_DEFAULTS = ("-std=gnu11", "-O3")
+_FIXED = (
+    "-std=gnu11", "-pipe", "-fPIC", "-fvisibility=hidden", "-fopenmp-simd", "-fno-lto", "-fno-common", "-fno-ident", "-g0",
+    "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-U_FORTIFY_SOURCE", "-fdiagnostics-color=never",
+    "-Wno-psabi", "-Werror=implicit-function-declaration", "-Werror=implicit-int", "-Werror=int-conversion",
+    "-Werror=incompatible-pointer-types",
 )  # fmt: skip
-_LINK = ("-shared", "-nostartfiles", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,--build-id=none")
-_MOST_LOG = 3000
-_C_TYPES = {"float16": "_Float16", "float32": "float", "float64": "double", "int32": "int", "int8": "signed char"}
+"""Stands behind the kernel's own flags: what a distribution or a flag adds must not change what a kernel may do."""
+_BY_KIND = {
+    "gcc": ("-fmax-errors=8", "-fno-stack-clash-protection"),
+    "clang": ("-ferror-limit=8", "-Wno-unused-command-line-argument"),
+}
+_BY_MACHINE = {"x86_64": ("-fcf-protection=none",), "aarch64": ("-mbranch-protection=none",)}
+_LINK = (
+    "-shared", "-nostartfiles", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,--as-needed",
+    "-Wl,--build-id=none",
+)  # fmt: skip
+_CANARY = """\
+//! layout nn
+//! launch evo(A: in)
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+_Float16 canary(_Float16 x, float y) { return (_Float16)(expf(y) * (float)x); }
+"""
+_LONGEST_PREPROCESSED_BYTES = 16 << 20
+_PREPROCESSOR_CPU_S = 5
+_CANARY_WALL_S = 20.0
+_STALE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +71,23 @@ class Built:
     library: Path
     """The shared object; exports `evo_entry`."""
     kernel_object: Path
-    """The kernel's own object file, without the harness's shim."""
+    """The object file that it was linked from: the kernel and the entry of the harness."""
     seconds: float
     """Wall seconds; 0.0 when it came from the cache."""
     log: str
     stack_bytes: int
     """Largest stack frame of its functions, by the compiler's account."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one build came to, before it has its place in the cache."""
+
+    verdict: Verdict | None = None
+    log: str = ""
+    stack_bytes: int = 0
+    lasting: bool = True
+    """False for a failure that another time may not show."""
 
 
 class Compiler:
@@ -52,26 +96,41 @@ class Compiler:
     Args:
         toolchain: See `find_toolchain`.
         cache_dir: Where builds are kept.
-        cpu_s: Processor seconds of one build.
+        cpu_s: Processor seconds of one build step.
+        wall_s: Wall seconds of one build step; three times `cpu_s` when left out.
+        memory_bytes: Memory of one build step.
 
     Raises:
         StorageError: The cache cannot be written.
-        ToolchainError: The compiler fails on a program of our own.
+        ToolchainError: The compiler does not work within the sandbox.
     """
 
-    def __init__(self, toolchain: Toolchain, cache_dir: Path, *, cpu_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        cache_dir: Path,
+        *,
+        cpu_s: float = 20.0,
+        wall_s: float | None = None,
+        memory_bytes: int = 2 << 30,
+    ) -> None:
         self._toolchain = toolchain
         self._cache = cache_dir / "kernels"
-        self._limits = Limits(cpu_s=cpu_s, wall_s=3 * cpu_s)
-        text = resources.files("evo_l2.targets.cpu").joinpath("launcher.c").read_text(encoding="utf-8")
-        self._launcher = compile_cached(
-            toolchain.compiler, cache_dir, "launcher", {"launcher.c": text}, ("-O2", "-std=gnu11")
-        )
+        self._limits = Limits(max(1, round(cpu_s)), 3 * cpu_s if wall_s is None else wall_s, memory_bytes)
+        self._processor = read_processor().features_digest
+        texts = {"launcher.c": sandbox.launcher_source()}
+        self._launcher = compile_cached(toolchain.compiler, cache_dir, "launcher", texts, ("-O2", "-std=gnu11"))
+        self._remove_stale()
+        self._check_machine_once()
 
     @property
     def toolchain(self) -> Toolchain:
         """What it builds with."""
         return self._toolchain
+
+    def capabilities(self) -> dict[str, str | bool]:
+        """What confines the compiler here; see `evo_l2.sandbox.capabilities`."""
+        return sandbox.capabilities(self._launcher)
 
     def build(self, kernel: Kernel, problem: Problem) -> Built | Verdict:
         """Compiles and links one screened kernel.
@@ -80,162 +139,220 @@ class Compiler:
             ToolchainError: The compiler is gone or broken.
             StorageError: The cache cannot be written.
         """
-        flags = [*_COMMON, "-O3", "-march=native", *kernel.launch.flags]
-        shim = _shim(kernel.launch.calls[0], kernel, problem)
-        parts = [kernel.source, shim, *flags, self._toolchain.version, _processor(), f"{self._limits}"]
-        folder = self._cache / hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        return self._cached(folder) or self._build(kernel, shim, flags, folder)
+        flags = self._flags(kernel.launch.flags)
+        entry = shim(kernel, problem)
+        parts = [_FORMAT, kernel.source, entry, *flags, *_LINK, self._toolchain.version, self._processor]
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        folder = self._cache / key[:2] / key
+        return self._cached(folder, 0.0) or self._build(kernel, entry, flags, folder)
 
-    def _cached(self, folder: Path) -> Built | Verdict | None:
+    def _flags(self, asked: tuple[str, ...]) -> tuple[str, ...]:
+        extra = (*_BY_KIND.get(self._toolchain.kind, ()), *_BY_MACHINE.get(platform.machine(), ()))
+        return (*_DEFAULTS, *self._toolchain.native_flags, *asked, *_FIXED, *extra)
+
+    def _build(self, kernel: Kernel, entry: str, flags: tuple[str, ...], folder: Path) -> Built | Verdict:
+        begin = time.perf_counter()
+        with self._work() as work:
+            (work / "kernel.c").write_text(kernel.source, encoding="utf-8")
+            outcome = _in_plain_words(self._compile(work, entry, flags), kernel.launch.calls[0].entry)
+            seconds = time.perf_counter() - begin
+            if outcome.verdict is not None and not outcome.lasting:
+                return _with_report(outcome.verdict, outcome.log, seconds)
+            _write_facts(work, outcome)
+            self._publish(work, folder)
+        result = self._cached(folder, seconds)
+        if result is None:
+            raise StorageError("the build cache does not keep what is written", expected=str(folder), hint="evo-l2 doctor")
+        return result
+
+    def _compile(self, work: Path, entry: str, flags: tuple[str, ...]) -> _Outcome:
+        """Preprocesses, screens what came out, compiles that with the harness's entry behind it, and links."""
+        limits = replace(
+            self._limits, cpu_s=min(self._limits.cpu_s, _PREPROCESSOR_CPU_S), file_bytes=_LONGEST_PREPROCESSED_BYTES
+        )
+        failed, log = self._step(work, (*flags, "-E", "kernel.c", "-o", "kernel.i"), "kernel.i", limits)
+        if failed is not None:
+            return failed
+        product = work / "kernel.i"
+        text = product.read_text(encoding="utf-8", errors="replace")
+        refused = screen_preprocessed(preprocessed_lines(text, "kernel.c"))
+        if refused is not None:
+            return _Outcome(refused, log)
+        with product.open("a", encoding="utf-8") as file:
+            file.write(entry)
+        failed, log = self._step(
+            work, (*flags, "-fstack-usage", "-c", "kernel.i", "-o", "kernel.o"), "kernel.o", self._limits
+        )
+        if failed is not None:
+            return failed
+        failed, _ = self._step(work, (*_LINK, "-o", "kernel.so", "kernel.o", "-lm"), "kernel.so", self._limits)
+        return failed if failed is not None else _Outcome(None, log, _stack_bytes(work))
+
+    def _step(self, work: Path, arguments: tuple[str, ...], product: str, limits: Limits) -> tuple[_Outcome | None, str]:
+        """Runs the compiler once: the failure, if it is the kernel's, and the messages."""
+        done = self._run(work, arguments, limits)
+        log = messages.errors_first(done.output, str(work))
+        if done.returncode == 0 and (work / product).exists() and (work / product).stat().st_size > 0:
+            return None, log
+        if messages.is_out_of_space(done.output):
+            raise _unwritable(self._cache, OSError(log[:200]))
+        if done.exceeded is None and messages.blames_source(done.output):
+            return _Outcome(Verdict(Status.BUILD_ERROR, "compile", log), log), log
+        # Nothing points at the kernel, so a program that is known to be good has to show that the machine is not to blame.
+        self._check_machine()
+        if done.exceeded is not None:
+            what = f"the compiler ran into its limit of {done.exceeded.value}"
+            return _over_limit(what, log, lasting=done.exceeded is not Exceeded.WALL), log
+        if messages.is_out_of_memory(done.output):
+            return _over_limit("the compiler ran out of memory", log), log
+        how = f"was ended by signal {done.signal}" if done.signal is not None else f"returned {done.returncode}"
+        message = f"the compiler {how}" + (f": {log}" if log else " without a message")
+        return _Outcome(Verdict(Status.BUILD_ERROR, "compile", message), log, lasting=done.signal is None), log
+
+    def _run(self, work: Path, arguments: tuple[str, ...], limits: Limits) -> Finished:
+        return sandbox.run_limited(
+            self._launcher,
+            [str(self._toolchain.compiler), *arguments],
+            cwd=work,
+            limits=limits,
+            read_paths=self._toolchain.read_paths,
+            write_paths=[work],
+            environ=self._toolchain.environ,
+        )
+
+    def _check_machine_once(self) -> None:
+        """Checks the machine unless this cache holds a note that the same tools worked here before."""
+        parts = [_FORMAT, str(self._toolchain), *self._flags(()), self._processor, self._launcher.name]
+        note = self._cache / f"works-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}"
+        if note.exists():
+            return
+        self._check_machine()
         try:
-            facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-            if "gate" in facts:
-                return _build_error(facts["gate"], facts["message"], facts["log"], 0.0)
-            built = Built(folder / "kernel.so", folder / "kernel.o", 0.0, facts["log"], facts["stack_bytes"])
-            whole = built.library.stat().st_size == facts["n_bytes"] and built.kernel_object.exists()
-            return built if whole else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+            note.touch()
+        except OSError as error:
+            raise _unwritable(self._cache, error) from error
 
-    def _build(self, kernel: Kernel, shim: str, flags: list[str], folder: Path) -> Built | Verdict:
+    def _check_machine(self) -> None:
+        """Builds a small good program the way kernels are built.
+
+        Raises:
+            ToolchainError: That fails.
+        """
+        limits = replace(self._limits, wall_s=min(self._limits.wall_s, _CANARY_WALL_S))
+        with self._work() as work:
+            (work / "kernel.c").write_text(_CANARY, encoding="utf-8")
+            arguments = (*self._flags(()), *_LINK, "kernel.c", "-o", "kernel.so", "-lm")
+            done = self._run(work, arguments, limits)
+            if done.returncode == 0 and (work / "kernel.so").exists():
+                return
+        if messages.is_out_of_space(done.output):
+            raise _unwritable(self._cache, OSError(done.output.strip()[-200:]))
+        if done.exceeded is not None:
+            found = f"it ran into its limit of {done.exceeded.value}"
+        else:
+            ended = f"signal {done.signal}" if done.signal is not None else f"status {done.returncode}"
+            lines = messages.errors_first(done.output, str(work)).splitlines()
+            found = f"{ended}, {lines[0][:300] if lines else 'no message'}"
+        expected = f"{self._toolchain.compiler} to build a small program"
+        raise ToolchainError("the C compiler does not work", expected=expected, found=found, hint="evo-l2 doctor, or set CC")
+
+    @contextlib.contextmanager
+    def _work(self) -> Iterator[Path]:
+        """A fresh folder inside the cache, gone afterwards unless it was moved to its place."""
         try:
             self._cache.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=".build-", dir=self._cache))
+            try:
+                yield work
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
         except OSError as error:
             raise _unwritable(self._cache, error) from error
-        try:
-            (work / "kernel.c").write_text(kernel.source, encoding="utf-8")
-            (work / "shim.c").write_text(shim, encoding="utf-8")
-            result = _named(self._compile(work, flags), kernel.launch.calls[0].entry)
-            (work / "facts.json").write_text(json.dumps(_facts(result)), encoding="utf-8")
-            self._publish(work, folder)
-        except OSError as error:
-            raise _unwritable(self._cache, error) from error
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        if isinstance(result, Verdict):
-            return result
-        return Built(folder / "kernel.so", folder / "kernel.o", result.seconds, result.log, result.stack_bytes)
-
-    def _compile(self, work: Path, flags: list[str]) -> Built | Verdict:
-        compiler = str(self._toolchain.compiler)
-        usage = ["-fstack-usage"]
-        done = run_limited(self._launcher, [compiler, *flags, *usage, "-c", "kernel.c", "-o", "kernel.o"], work, self._limits)
-        failed = self._failure(done, work / "kernel.o")
-        if failed is not None:
-            return failed
-        link = [compiler, *_COMMON, "-O2", *_LINK, "-o", "kernel.so", "shim.c", "kernel.o", "-lm"]
-        linked = run_limited(self._launcher, link, work, self._limits)
-        failed = self._failure(linked, work / "kernel.so")
-        if failed is not None:
-            return failed
-        return Built(work / "kernel.so", work / "kernel.o", done.seconds + linked.seconds, _log(done), _stack(work))
-
-    def _failure(self, done: Finished, product: Path) -> Verdict | None:
-        if done.returncode == 126 or done.returncode == 125:
-            hint = "evo-l2 doctor"
-            raise ToolchainError("the compiler does not start", found=_log(done)[:200] or "nothing", hint=hint)
-        what = _what_ran_out(done)
-        if what is not None:
-            return _build_error("compile-limits", f"the compiler ran out of {what}", _log(done), done.seconds)
-        if done.returncode != 0:
-            message = _log(done)
-            if not message:
-                return _build_error("compile-limits", "the compiler was stopped without a message", "", done.seconds)
-            return _build_error("compile", message, message, done.seconds)
-        if not product.exists():
-            raise ToolchainError("the compiler makes nothing", expected=product.name, found="no file", hint="evo-l2 doctor")
-        return None
 
     def _publish(self, work: Path, folder: Path) -> None:
         """Puts a finished build under its name; one that another process has put there first is as good."""
-        try:
-            os.rename(work, folder)
-        except OSError:
-            if self._cached(folder) is None:
-                shutil.rmtree(folder, ignore_errors=True)
+        for name in ("kernel.i", "kernel.su"):
+            (work / name).unlink(missing_ok=True)
+        folder.parent.mkdir(exist_ok=True)
+        for _ in range(8):
+            with contextlib.suppress(OSError):
                 os.rename(work, folder)
+                return
+            if self._cached(folder, 0.0) is not None:
+                return
+            # What stands there is damaged. It is moved away first: removing takes more than one step, renaming does not.
+            damaged = Path(tempfile.mkdtemp(prefix=".build-", dir=self._cache))
+            with contextlib.suppress(OSError):
+                os.rename(folder, damaged / "damaged")
+            shutil.rmtree(damaged, ignore_errors=True)
+
+    def _cached(self, folder: Path, seconds: float) -> Built | Verdict | None:
+        """What an entry of the cache says; None when there is none, or when it is damaged."""
+        try:
+            facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+            if facts["gate"] is not None:
+                verdict = Verdict(Status(facts["status"]), facts["gate"], facts["message"])
+                return _with_report(verdict, str(facts["log"]), seconds)
+            paths = {name: folder / name for name in ("kernel.so", "kernel.o")}
+            if any(_digest(path) != facts["digests"][name] for name, path in paths.items()):
+                return None
+            return Built(paths["kernel.so"], paths["kernel.o"], seconds, str(facts["log"]), int(facts["stack_bytes"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _remove_stale(self) -> None:
+        """Removes the folders of builds that were killed."""
+        for path in self._cache.glob(".build-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _STALE_S:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write_facts(work: Path, outcome: _Outcome) -> None:
+    verdict = outcome.verdict
+    facts = {
+        "status": verdict.status.value if verdict is not None else None,
+        "gate": verdict.gate if verdict is not None else None,
+        "message": verdict.message if verdict is not None else None,
+        "log": outcome.log,
+        "stack_bytes": outcome.stack_bytes,
+        "digests": {name: _digest(work / name) for name in ("kernel.so", "kernel.o")} if verdict is None else {},
+    }
+    (work / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _in_plain_words(outcome: _Outcome, entry: str) -> _Outcome:
+    """Says of an entry that is missing just that."""
+    missing = rf"(implicit declaration of|call to undeclared) function '{entry}'|use of undeclared identifier '{entry}'"
+    if outcome.verdict is None or re.search(missing, outcome.log) is None:
+        return outcome
+    message = f"the file defines no function {entry}, which its launch line names"
+    return replace(outcome, verdict=replace(outcome.verdict, message=message))
+
+
+def _over_limit(what: str, log: str, *, lasting: bool = True) -> _Outcome:
+    message = f"{what}; make the source, its macros and its data smaller"
+    return _Outcome(Verdict(Status.BUILD_ERROR, "compile-limits", message), log, lasting=lasting)
+
+
+def _with_report(verdict: Verdict, log: str, seconds: float) -> Verdict:
+    return replace(verdict, build=BuildReport(seconds, log)) if verdict.status is Status.BUILD_ERROR else verdict
+
+
+def _stack_bytes(work: Path) -> int:
+    """From `-fstack-usage`: place, bytes and kind, split by tabs."""
+    sizes = [0]
+    for line in (work / "kernel.su").read_text(encoding="utf-8", errors="replace").splitlines():
+        fields = line.split("\t")
+        if len(fields) >= 2 and fields[1].isdigit():
+            sizes.append(int(fields[1]))
+    return max(sizes)
 
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:
     hint = "free space, or set XDG_CACHE_HOME to a folder that can be written"
     return StorageError("the build cache cannot be written", expected=str(folder), found=str(error), hint=hint)
-
-
-def _build_error(gate: str, message: str, log: str, seconds: float) -> Verdict:
-    return Verdict(Status.BUILD_ERROR, gate, message, BuildReport(seconds, log))
-
-
-def _facts(result: Built | Verdict) -> dict[str, object]:
-    if isinstance(result, Verdict):
-        return {"gate": result.gate, "message": result.message, "log": result.build.log if result.build else ""}
-    return {"n_bytes": result.library.stat().st_size, "log": result.log, "stack_bytes": result.stack_bytes}
-
-
-def _log(done: Finished) -> str:
-    """The compiler's message: errors first, then the rest, cut."""
-    lines = [line for line in done.output.splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line or "undefined reference" in line]
-    errors.sort(key=lambda line: "ld returned" in line)
-    text = "\n".join(errors + [line for line in lines if line not in errors])
-    return text if len(text) <= _MOST_LOG else text[: _MOST_LOG - 4] + "\n..."
-
-
-def _named(result: Built | Verdict, entry: str) -> Built | Verdict:
-    """Says plainly when the linker misses the entry itself."""
-    if isinstance(result, Verdict) and f"undefined reference to `{entry}'" in (result.message or ""):
-        log = result.build.log if result.build is not None else ""
-        return _build_error("compile", f"the file defines no function {entry}, which its launch line names", log, 0.0)
-    return result
-
-
-def _what_ran_out(done: Finished) -> str | None:
-    """`time` or `memory` when the compiler was stopped by a limit, by the driver's or the kernel's account."""
-    if done.over == "time" or "CPU time limit exceeded" in done.output:
-        return "time"
-    ended = ("out of memory", "virtual memory exhausted", "Killed signal terminated program", "File size limit exceeded")
-    return "memory" if any(words in done.output for words in ended) else None
-
-
-def _stack(work: Path) -> int:
-    sizes = [0]
-    for path in work.glob("*.su"):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            fields = line.split("\t")
-            if len(fields) >= 2 and fields[1].isdigit():
-                sizes.append(int(fields[1]))
-    return max(sizes)
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: the processor's model and flags."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    first = text.split("\n\n", 1)[0]
-    return "\n".join(line for line in first.splitlines() if line.startswith(("model name", "flags", "Features", "CPU part")))
-
-
-def _shim(call: Call, kernel: Kernel, problem: Problem) -> str:
-    """A translation unit of the harness that calls the entry with its own argument order."""
-    operands = {operand.name: position for position, operand in enumerate(problem.operands)}
-    dtypes = {operand.name: _C_TYPES[operand.dtype] for operand in problem.operands}
-    spaces = {space.name: len(operands) + i for i, space in enumerate(kernel.launch.workspaces)}
-    types, values = [], []
-    for argument in call.arguments:
-        if argument.role is Role.SIZE:
-            types.append("int")
-            values.append(f"(int)sizes[{problem.size_symbols.index(argument.name)}]")
-        elif argument.role is Role.WORKSPACE:
-            types.append("void *")
-            values.append(f"buffers[{spaces[argument.name]}]")
-        else:
-            const = "const " if argument.role is Role.IN else ""
-            types.append(f"{const}{dtypes[argument.name]} *")
-            values.append(f"buffers[{operands[argument.name]}]")
-    return (
-        f"extern void {call.entry}({', '.join(types)});\n"
-        f"void evo_entry(void *const *buffers, const long long *sizes)\n"
-        f"{{\n    (void)buffers;\n    (void)sizes;\n    {call.entry}({', '.join(values)});\n}}\n"
-    )

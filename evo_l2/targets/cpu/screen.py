@@ -1,66 +1,89 @@
-"""What is refused before the compiler sees a source: launches that do not fit, includes, directives, assembly, flags."""
+"""What is refused before a compiler reads a source, or once its preprocessor has.
+
+That is launches that do not fit, and text that asks for more than computing.
+
+The gates of the machine code are what a kernel cannot get around. This comes first because it can say in plain words, and
+with a line, what is wrong; and because assembly and files can be asked for while the compiler runs.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from evo_l2.errors import KernelError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
 from evo_l2.launch import Launch, Role
 from evo_l2.problem import Problem
+from evo_l2.targets.cpu.source import Line, SourceError, logical_lines
 
-__all__ = ["ALLOWED_FLAGS", "ALLOWED_HEADERS", "screen"]
+__all__ = ["ALLOWED_ATTRIBUTES", "ALLOWED_FLAGS", "ALLOWED_HEADERS", "screen", "screen_preprocessed"]
 
 ALLOWED_HEADERS = frozenset(
     {
-        "stdint.h", "stddef.h", "stdbool.h", "limits.h", "float.h", "math.h", "string.h",
-        "immintrin.h", "x86intrin.h", "emmintrin.h", "xmmintrin.h", "arm_neon.h",
+        "stdint.h", "stddef.h", "stdbool.h", "stdalign.h", "limits.h", "float.h", "math.h", "string.h",
+        "immintrin.h", "x86intrin.h", "xmmintrin.h", "emmintrin.h", "pmmintrin.h", "tmmintrin.h", "smmintrin.h",
+        "nmmintrin.h", "arm_neon.h", "arm_fp16.h", "arm_sve.h",
     }
 )  # fmt: skip
+"""Headers that a kernel may include."""
 
-ALLOWED_FLAGS = frozenset(
+ALLOWED_FLAGS = (
+    r"-O[123]", r"-Ofast", r"-ffast-math", r"-f(no-)?associative-math", r"-f(no-)?reciprocal-math", r"-f(no-)?signed-zeros",
+    r"-f(no-)?trapping-math", r"-f(no-)?math-errno", r"-f(no-)?finite-math-only", r"-f(no-)?unsafe-math-optimizations",
+    r"-ffp-contract=(fast|on|off)", r"-f(no-)?unroll-(all-)?loops", r"-f(no-)?peel-loops", r"-f(no-)?split-loops",
+    r"-f(no-)?unswitch-loops", r"-f(no-)?tree-(loop-|slp-)?vectorize", r"-f(no-)?tree-loop-distribut(ion|e-patterns)",
+    r"-f(no-)?loop-(interchange|unroll-and-jam)", r"-fvect-cost-model=(unlimited|dynamic|cheap|very-cheap)",
+    r"-f(no-)?prefetch-loop-arrays", r"-f(no-)?schedule-insns2?", r"-f(no-)?ivopts", r"-f(no-)?rename-registers",
+    r"-f(no-)?inline-functions", r"-f(no-)?strict-aliasing", r"-f(no-)?omit-frame-pointer", r"-f(no-)?modulo-sched",
+    r"-falign-(loops|functions|jumps)=\d{1,4}", r"-fopenmp-simd", r"-mprefer-vector-width=(none|128|256|512)",
+    r"-mtune=(native|generic)", r"-mno-(avx512f|avx2|fma|vzeroupper)",
+)  # fmt: skip
+"""Compiler flags that a launch may ask for: how to optimise, never what to read, write, link or define. Patterns of the whole
+flag."""
+
+ALLOWED_ATTRIBUTES = frozenset(
     {
-        "-O1", "-O2", "-O3", "-Ofast", "-ffast-math", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math",
-        "-fno-math-errno", "-freciprocal-math", "-ffinite-math-only", "-ffp-contract=fast", "-ffp-contract=off",
-        "-funroll-loops", "-fno-unroll-loops", "-fno-tree-vectorize", "-ftree-vectorize", "-fpeel-loops",
-        "-fomit-frame-pointer", "-fno-strict-aliasing", "-fprefetch-loop-arrays", "-mprefer-vector-width=128",
-        "-mprefer-vector-width=256", "-mprefer-vector-width=512", "-fopenmp-simd",
+        "aligned", "always_inline", "artificial", "assume_aligned", "cold", "const", "ext_vector_type", "fallthrough",
+        "flatten", "gnu_inline", "hot", "leaf", "may_alias", "mode", "neon_vector_type", "noclone", "noinline", "noipa",
+        "nonnull", "nothrow", "optimize", "packed", "pure", "target", "unused", "vector_size", "warn_unused_result",
     }
 )  # fmt: skip
+"""Attributes that shape code; all others (constructor, section, alias, ifunc, cleanup, weak, ...) are refused."""
 
 _DIRECTIVES = frozenset({"define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning"})
-_PRAGMA = re.compile(r"(GCC\s+(unroll\s+\w+|ivdep)|omp\s+simd\b.*|clang\s+loop\b.*|STDC\s+FP_CONTRACT\s+\w+|unroll\b.*)")
-_WORDS = {
-    "asm": ("assembly", "inline assembly"),
-    "__asm": ("assembly", "inline assembly"),
-    "__asm__": ("assembly", "inline assembly"),
-    "__has_include": ("includes", "a look at the file system"),
-    "__has_include_next": ("includes", "a look at the file system"),
-    "__has_embed": ("includes", "a look at the file system"),
-    "__FILE__": ("directives", "the name of a file"),
-    "__BASE_FILE__": ("directives", "the name of a file"),
-    "__DATE__": ("directives", "the date"),
-    "__TIME__": ("directives", "the time"),
-    "__TIMESTAMP__": ("directives", "the time"),
-    "setjmp": ("symbols", "setjmp"),
-    "longjmp": ("symbols", "longjmp"),
-}
-_ATTRIBUTES = ("constructor", "destructor", "ifunc", "section", "alias", "weak", "cleanup", "target_clones", "copy", "symver")
-_ATTRIBUTE = re.compile(rf"\b_*({'|'.join(_ATTRIBUTES)})_*\b")
-_PRAGMA_WORDS = re.compile(
-    r"\b(dependency|pch_preprocess|poison|system_header|redefine_extname|weak|push_macro|pop_macro|include_alias|ident|target)\b"
+_OPTIONS = r"(optimize|target)\s*\(?\s*\"[\w,=+.-]*\"(\s*,\s*\"[\w,=+.-]*\")*\s*\)?"
+_PRAGMA = re.compile(
+    rf"GCC\s+(unroll\s+\(?\w+\)?|ivdep|{_OPTIONS}|(push|pop|reset)_options)"
+    r"|omp\s+simd\b.*|clang\s+(loop|fp)\b.*|STDC\s+FP_CONTRACT\s+\w+|(no)?unroll\b.*",
+    re.DOTALL,
 )
-"""A macro may hand any text to `_Pragma`, so where a file uses it these words are refused anywhere."""
-_TOKEN = re.compile(r"[A-Za-z_]\w*")
-_DIGRAPHS = (("%:%:", "##"), ("%:", "#"), ("??=", "#"), ("??/", "\\"))
-_ROLES = {Role.IN: "in", Role.OUT: "out"}
+_PRAGMA_OPERATOR = re.compile(r"\b_Pragma\s*\(\s*\"((?:\\.|[^\"\\])*)\"\s*\)")
+_INCLUDE = re.compile(r"\s*(?:#|%:|\?\?=)\s*include\s*<([\w./+-]+)>\s*")
+_DIRECTIVE = re.compile(r"\s*(?:#|%:|\?\?=)\s*([^\W\d]\w*)?\s*(.*?)\s*", re.DOTALL)
+_WORDS: tuple[tuple[str, str, str], ...] = (
+    ("assembly", "assembly", r"asm|__asm|__asm__"),
+    ("includes", "a look at the file system", r"__has_include(_next)?|__has_embed"),
+    ("directives", "the name of a file, the date or the time", r"__(BASE_)?FILE(_NAME)?__|__DATE__|__TIME__|__TIMESTAMP__"),
+    ("symbols", "a jump out of the kernel", r"setjmp|longjmp|__builtin_(set|long)jmp|__builtin_eh_return"),
+    (
+        "builtins", "a look at the caller",
+        r"__builtin_(frame_address|return_address|extract_return_addr|frob_return_addr|thread_pointer|apply\w*|return|"
+        r"unwind_init|dwarf_\w+|call_with_static_chain|stack_address)",
+    ),
+)  # fmt: skip
+"""Gate, plain words, and the names refused for it, in the source and in what its macros make. Clocks and the like are left to
+the gate on instructions, which no spelling gets past."""
+_WORD = re.compile("|".join(f"(?P<w{i}>{names})" for i, (_, _, names) in enumerate(_WORDS)))
 
 
 def screen(kernel: Kernel, problem: Problem) -> Verdict | None:
     """The reason to refuse a kernel by its source, or None."""
-    if len(kernel.source) > LONGEST_SOURCE_BYTES:
+    if len(kernel.source.encode("utf-8", "replace")) > LONGEST_SOURCE_BYTES:
         return _refused("size", f"the source is longer than {LONGEST_SOURCE_BYTES} bytes")
+    if not kernel.source.isascii() and any("\ud800" <= c <= "\udfff" for c in kernel.source):
+        return _refused("text", "the source is not valid Unicode")
     try:
         launch = kernel.launch
         _ = kernel.tunables
@@ -70,6 +93,23 @@ def screen(kernel: Kernel, problem: Problem) -> Verdict | None:
     except KernelError as error:
         return _refused("launch", str(error))
     return _check_launch(launch, problem) or _check_flags(launch) or _check_text(kernel.source)
+
+
+def screen_preprocessed(lines: Iterable[Line]) -> Verdict | None:
+    """The reason to refuse a kernel by what its macros made of it, or None.
+
+    Args:
+        lines: Those of the preprocessor's output that come from the kernel itself.
+    """
+    tokens: list[tuple[int, str]] = []
+    for line in lines:
+        if line.is_directive:
+            verdict = _check_directive(line, pragmas_only=True)
+            if verdict is not None:
+                return verdict
+        else:
+            tokens += ((line.number, token) for token in line.tokens)
+    return _check_words(tokens) or _check_attributes(tokens)
 
 
 def _refused(gate: str, message: str) -> Verdict:
@@ -83,122 +123,106 @@ def _check_launch(launch: Launch, problem: Problem) -> Verdict | None:
         return _refused("launch", f"expected one launch line on this target, found {len(launch.calls)}")
     call = launch.calls[0]
     operands = {operand.name: operand for operand in problem.operands}
+    spaces = {space.name for space in launch.workspaces}
     for argument in call.arguments:
         operand = operands.get(argument.name)
+        known = ", ".join(f"{o.name}: {o.role.value}" for o in problem.operands)
         if argument.role is Role.SIZE and argument.name not in problem.size_symbols:
-            known = ", ".join(problem.size_symbols)
-            return _refused("launch", f"{argument.name} is no size symbol ({known}) and has no role (in, out, workspace)")
-        if argument.role in _ROLES and (operand is None or operand.role is not argument.role):
-            known = ", ".join(f"{o.name}: {o.role.value}" for o in problem.operands)
+            sizes = ", ".join(problem.size_symbols)
+            return _refused("launch", f"{argument.name} is no size symbol ({sizes}) and has no role (in, out, workspace)")
+        if argument.role in (Role.IN, Role.OUT) and (operand is None or operand.role is not argument.role):
             return _refused("launch", f"{argument.name}: {argument.role.value} is no operand here; expected {known}")
+        if argument.role is Role.WORKSPACE and (operand is not None or argument.name not in spaces):
+            return _refused(
+                "launch", f"{argument.name} is no workspace; declare it with another name: '//! workspace W bytes'"
+            )
     missing = [o.name for o in problem.operands if o.name not in {a.name for a in call.arguments}]
     return _refused("launch", f"the launch does not pass {', '.join(missing)}") if missing else None
 
 
 def _check_flags(launch: Launch) -> Verdict | None:
+    allowed = re.compile("|".join(ALLOWED_FLAGS))
     for flag in launch.flags:
-        if flag not in ALLOWED_FLAGS:
-            return _refused("flags", f"the compiler flag {flag[:60]} is not on the list: {' '.join(sorted(ALLOWED_FLAGS))}")
+        if allowed.fullmatch(flag) is None:
+            examples = "-O2 -O3 -Ofast -ffast-math -funroll-loops -mprefer-vector-width=256"
+            return _refused("flags", f"the compiler flag {flag[:60]} is not allowed; allowed are, for instance, {examples}")
     return None
 
 
 def _check_text(source: str) -> Verdict | None:
-    for old, new in _DIGRAPHS:
-        source = source.replace(old, new)
-    for number, line in _lines(source):
-        verdict = _check_directive(number, line) if line.lstrip().startswith("#") else None
-        verdict = verdict or _check_words(number, line)
+    try:
+        lines = logical_lines(source)
+    except SourceError as error:
+        return _refused("text", str(error))
+    for line in lines:
+        verdict = _check_directive(line) if line.is_directive else None
+        verdict = verdict or _check_pragmas(line) or _check_words((line.number, name) for name in sorted(line.names))
         if verdict is not None:
             return verdict
-    return _check_whole(source)
+    return None
 
 
-def _check_whole(source: str) -> Verdict | None:
-    """Attributes and pragmas may be spread over lines and macros, so names are refused anywhere once a file has any."""
-    text = "\n".join(line for _, line in _lines(source))
-    pragma = _PRAGMA_WORDS.search(text) if "_Pragma" in text else None
-    if pragma is not None:
-        return _refused("directives", f"the pragma {pragma.group(1)} is not allowed")
-    match = _ATTRIBUTE.search(text) if "__attribute" in text or "[[" in text else None
-    if match is None:
-        return None
-    return _refused("attributes", f"the attribute {match.group(1)} is not allowed")
-
-
-def _lines(source: str) -> list[tuple[int, str]]:
-    """Logical lines without comments, with the number of the line each begins on."""
-    spliced: list[tuple[int, str]] = []
-    pending: tuple[int, str] | None = None
-    for number, text in enumerate(source.split("\n"), start=1):
-        start, head = pending if pending is not None else (number, "")
-        stripped = text.rstrip(" \t\r\v\f")
-        if stripped.endswith("\\"):
-            pending = (start, head + stripped[:-1])
-            continue
-        spliced.append((start, head + text))
-        pending = None
-    if pending is not None:
-        spliced.append(pending)
-    result = []
-    in_comment = False
-    for number, text in spliced:
-        clean, in_comment = _strip_comments(text, in_comment)
-        result.append((number, clean))
-    return result
-
-
-def _strip_comments(text: str, in_comment: bool) -> tuple[str, bool]:
-    """The line without comments and string contents; whether a block comment goes on after it."""
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        if in_comment:
-            end = text.find("*/", at)
-            if end < 0:
-                return "".join(out), True
-            at, in_comment = end + 2, False
-            out.append(" ")
-        elif text.startswith("//", at):
-            break
-        elif text.startswith("/*", at):
-            at, in_comment = at + 2, True
-        elif text[at] in "\"'":
-            match = re.compile(rf"{text[at]}(?:\\.|[^\\{text[at]}])*{text[at]}?").match(text, at)
-            assert match is not None
-            out.append(match.group())
-            at = match.end()
-        else:
-            out.append(text[at])
-            at += 1
-    return "".join(out), in_comment
-
-
-def _check_directive(number: int, line: str) -> Verdict | None:
-    match = re.match(r"\s*#\s*(\w*)\s*(.*?)\s*$", line, re.DOTALL)
-    assert match is not None
-    word, rest = match.groups()
-    if word == "include":
-        header = re.fullmatch(r"[<\"]([\w./+-]+)[>\"]", rest)
+def _check_directive(line: Line, *, pragmas_only: bool = False) -> Verdict | None:
+    match = _DIRECTIVE.fullmatch(line.text)
+    word, rest = (match.group(1) or "", match.group(2)) if match is not None else ("", line.text)
+    if word == "pragma":
+        shown = " ".join(rest.split())[:60]
+        return None if _PRAGMA.fullmatch(rest) else _at(line.number, "directives", f"#pragma {shown} is not allowed")
+    if word == "include" and not pragmas_only:
+        header = _INCLUDE.fullmatch(line.text)
         if header is None or header.group(1) not in ALLOWED_HEADERS:
             known = ", ".join(sorted(ALLOWED_HEADERS))
-            return _refused("includes", f"line {number}: only these headers may be included: {known}")
+            return _at(line.number, "includes", f"only these headers may be included, between < and >: {known}")
         return None
-    if word == "pragma":
-        return None if _PRAGMA.fullmatch(rest) else _refused("directives", f"line {number}: this pragma is not allowed")
-    if not word and not rest:
+    if not pragmas_only and (word in _DIRECTIVES or not (word or rest)):
         return None
-    return None if word in _DIRECTIVES else _refused("directives", f"line {number}: #{word or rest[:20]} is not allowed")
+    return _at(line.number, "directives", f"#{word or rest[:20]} is not allowed{' in a macro' if pragmas_only else ''}")
 
 
-def _check_words(number: int, line: str) -> Verdict | None:
-    bare = re.sub(r"\"(?:\\.|[^\\\"])*\"?", '""', line)
-    if "##" in bare:
-        return _refused("directives", f"line {number}: pasting tokens with ## is not allowed")
-    words = set(_TOKEN.findall(bare))
-    for word in words:
-        if word in _WORDS:
-            gate, what = _WORDS[word]
-            return _refused(gate, f"line {number}: {what} is not allowed")
-        if word in ("include_next", "import", "embed") and bare.lstrip().startswith("#"):
-            return _refused("includes", f"line {number}: #{word} is not allowed")
+def _check_pragmas(line: Line) -> Verdict | None:
+    """Pragmas written as operators; one whose text comes from a macro is seen once the preprocessor has run."""
+    for match in _PRAGMA_OPERATOR.finditer(line.text):
+        verdict = _check_directive(Line(line.number, "#pragma " + re.sub(r"\\(.)", r"\1", match.group(1))))
+        if verdict is not None:
+            return verdict
     return None
+
+
+def _check_words(tokens: Iterable[tuple[int, str]]) -> Verdict | None:
+    for number, token in tokens:
+        match = _WORD.fullmatch(token)
+        if match is not None:
+            gate, what = next(_WORDS[i][:2] for i in range(len(_WORDS)) if match.group(f"w{i}") is not None)
+            return _at(number, gate, f"{token} is not allowed: {what}")
+    return None
+
+
+def _check_attributes(tokens: list[tuple[int, str]]) -> Verdict | None:
+    for at, (number, token) in enumerate(tokens):
+        if token in ("__attribute__", "__attribute"):
+            for name in _attribute_names(tokens, at + 1):
+                if name not in ALLOWED_ATTRIBUTES:
+                    known = ", ".join(sorted(ALLOWED_ATTRIBUTES))
+                    return _at(number, "attributes", f"the attribute {name[:40]} is not allowed; allowed are {known}")
+        elif token in ("__declspec", "_Noreturn") or (token == "[" and [t for _, t in tokens[at + 1 : at + 2]] == ["["]):
+            return _at(
+                number, "attributes", f"{token if token != '[' else '[[ ]]'} is not allowed; write __attribute__((...))"
+            )
+    return None
+
+
+def _attribute_names(tokens: list[tuple[int, str]], at: int) -> Iterator[str]:
+    """Names of the attributes in the list that begins at `((`, without their arguments and underscores."""
+    depth = 0
+    before = ""
+    for _, token in tokens[at:]:
+        if depth == 2 and token not in ("(", ")", ",") and before in ("(", ","):
+            yield token[2:-2] if len(token) > 4 and token.startswith("__") and token.endswith("__") else token
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        before = token
+        if depth <= 0:
+            return
+
+
+def _at(line: int, gate: str, message: str) -> Verdict:
+    return _refused(gate, f"line {line}: {message}")

@@ -1,0 +1,59 @@
+"""Compilers' messages: what is wrong first, cut to a length, and nothing of this machine in them."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["LONGEST_LOG", "blames_source", "errors_first", "is_out_of_memory", "is_out_of_space"]
+
+LONGEST_LOG = 4096
+"""Characters that are kept of a compiler's messages."""
+_HEADLINE = re.compile(r"^(?:\S+?:(?:\d+:){0,2} )?(?P<kind>fatal error|error|warning|note): |^\S*ld\S*: |undefined reference")
+_LOCATED = re.compile(r"^kernel\.c:\d+:.*\berror: ", re.MULTILINE)
+_UNRESOLVED = re.compile(r"undefined reference to|undefined symbol|multiple definition of|hidden symbol")
+_TEMPORARY = re.compile(r"(?:\./|/\S*/)cc\w{6}\.(\w+)")
+_NOISE = re.compile(r"Please submit a full bug report|See <file:|compilation terminated\.|cc1: some warnings being treated")
+_MEMORY = re.compile(r"out of memory|(virtual )?memory exhausted|cannot allocate memory|bad_alloc", re.IGNORECASE)
+_SPACE = re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.IGNORECASE)
+
+
+def blames_source(output: str) -> bool:
+    """Whether the message finds fault with a place in the kernel, or with a name that it uses."""
+    return "internal compiler error" not in output and bool(_LOCATED.search(output) or _UNRESOLVED.search(output))
+
+
+def is_out_of_memory(output: str) -> bool:
+    """Whether a tool says that it had no more memory."""
+    return _MEMORY.search(output) is not None
+
+
+def is_out_of_space(output: str) -> bool:
+    """Whether a tool says that it could not write because of the disk."""
+    return _SPACE.search(output) is not None
+
+
+def errors_first(output: str, folder: str) -> str:
+    """The messages with errors before warnings, temporary paths named plainly, at most `LONGEST_LOG` characters.
+
+    Args:
+        output: What the tools wrote.
+        folder: Where they ran; its path does not stay in the text.
+    """
+    text = _TEMPORARY.sub(r"kernel.\1", output.replace(folder.rstrip("/") + "/", ""))
+    blocks: list[list[str]] = []
+    ranks: list[int] = []
+    for line in text.splitlines():
+        if _NOISE.match(line):
+            continue
+        match = _HEADLINE.search(line)
+        kind = (match.group("kind") or "error") if match is not None else None
+        if kind is not None and kind != "note":
+            blocks.append([])
+            ranks.append(1 if kind == "warning" else 0)
+        elif not blocks:
+            blocks.append([])
+            ranks.append(1)
+        blocks[-1].append(line.rstrip())
+    order = sorted(range(len(blocks)), key=lambda i: ranks[i])
+    whole = "\n".join(line for i in order for line in blocks[i]).strip()
+    return whole if len(whole) <= LONGEST_LOG else whole[: LONGEST_LOG - 4].rstrip() + "\n..."
