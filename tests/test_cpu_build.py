@@ -60,6 +60,7 @@ def test_a_plain_kernel_passes_screen_build_and_gates(compiler):
         ("#embed </etc/passwd>", "directives"),
         ("#import <stdio.h>", "directives"),
         ("#if __has_include(<stdio.h>)\n#endif", "includes"),
+        ('const char *s = R"(")"; __asm__(".incbin \\"/etc/hostname\\""); //"', "directives"),
         ('#pragma GCC dependency "/etc/passwd"', "directives"),
         ('_Pragma("GCC dependency \\"/etc/passwd\\"")', "directives"),
         ("#pragma GCC poison int", "directives"),

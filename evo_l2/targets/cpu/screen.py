@@ -52,6 +52,8 @@ _PRAGMA_WORDS = re.compile(
     r"\b(dependency|pch_preprocess|poison|system_header|redefine_extname|weak|push_macro|pop_macro|include_alias|ident|target)\b"
 )
 """A macro may hand any text to `_Pragma`, so where a file uses it these words are refused anywhere."""
+_RAW_STRING = re.compile(r"\b(?:u8|[uUL])?R(?:\\[ \t]*\n)*\"")
+"""A compiler ends a raw string elsewhere than any other, so what follows it would be read differently here."""
 _TOKEN = re.compile(r"[A-Za-z_]\w*")
 _DIGRAPHS = (("%:%:", "##"), ("%:", "#"), ("??=", "#"), ("??/", "\\"))
 _ROLES = {Role.IN: "in", Role.OUT: "out"}
@@ -105,6 +107,10 @@ def _check_flags(launch: Launch) -> Verdict | None:
 def _check_text(source: str) -> Verdict | None:
     for old, new in _DIGRAPHS:
         source = source.replace(old, new)
+    raw = _RAW_STRING.search(source)
+    if raw is not None:
+        line = source.count("\n", 0, raw.start()) + 1
+        return _refused("directives", f"line {line}: raw strings are not allowed")
     for number, line in _lines(source):
         verdict = _check_directive(number, line) if line.lstrip().startswith("#") else None
         verdict = verdict or _check_words(number, line)
