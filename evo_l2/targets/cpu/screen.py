@@ -109,8 +109,8 @@ def _check_text(source: str) -> Verdict | None:
         source = source.replace(old, new)
     raw = _RAW_STRING.search(source)
     if raw is not None:
-        line = source.count("\n", 0, raw.start()) + 1
-        return _refused("directives", f"line {line}: raw strings are not allowed")
+        at = source.count("\n", 0, raw.start()) + 1
+        return _refused("directives", f"line {at}: raw strings are not allowed")
     for number, line in _lines(source):
         verdict = _check_directive(number, line) if line.lstrip().startswith("#") else None
         verdict = verdict or _check_words(number, line)
