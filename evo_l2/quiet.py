@@ -40,10 +40,10 @@ class Quiet:
     @contextmanager
     def silence(self) -> Iterator[None]:
         """For a measurement; waits until the noise that has begun is over. One thread at a time."""
-        with self._turn:
-            self._silent = True
-            self._turn.wait_for(lambda: self._n_noisy == 0)
         try:
+            with self._turn:
+                self._silent = True
+                self._turn.wait_for(lambda: self._n_noisy == 0)
             for generator in self._generators:
                 generator.pause()
             yield

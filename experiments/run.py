@@ -256,7 +256,9 @@ def _go(
     finally:
         observer.stopped()
     seed_elite = _best_seed(run, seeds)
-    finished = Finished(run.name, db, stop, run.n_candidates, run.best(), seed_elite, str(search.logbook))
+    finished = Finished(
+        run.name, db, stop, run.n_candidates, run.best(), seed_elite, str(search.logbook) if len(search.logbook) else ""
+    )
     run.finish({"stop": stop.value, "logbook": [dict(row) for row in search.logbook]})
     return finished
 
