@@ -1,9 +1,11 @@
-"""Asks a generator once for all of an operator's requests."""
+"""What the operators that ask a model share: one call for all requests, one proposal for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from evo_l2.contracts import Generator, ModelCall, Outcome, Proposal, Request
 from evo_l2.errors import ConfigurationError, ModelError
@@ -28,37 +30,58 @@ def call_seed(request: Request) -> int:
     return int(request.seed.generate_state(1)[0]) >> 1
 
 
-class Asking:
-    """A generator with one template and its budgets.
+class Asking(ABC):
+    """A one-parent operator that asks a generator; a subclass says what to ask and how to read the replies.
 
     Args:
         generator: The text generator.
-        template: What the operator says.
-        max_tokens: Longest reply.
+        max_tokens: Longest reply; the operator's own default when left out.
         prompt_tokens: Longest prompt, its chat template included.
 
     Raises:
         ConfigurationError: A budget is not positive.
     """
 
-    def __init__(self, generator: Generator, template: Template, max_tokens: int, prompt_tokens: int) -> None:
+    template: ClassVar[Template]
+    """What the operator says."""
+    reply_tokens: ClassVar[int]
+    """Longest reply when nothing else is asked for."""
+
+    def __init__(self, generator: Generator, max_tokens: int | None = None, *, prompt_tokens: int = 1200) -> None:
+        max_tokens = self.reply_tokens if max_tokens is None else max_tokens
         if max_tokens < 1 or prompt_tokens < 1:
             found = f"max_tokens={max_tokens}, prompt_tokens={prompt_tokens}"
             raise ConfigurationError("the operator has no tokens", expected="positive numbers", found=found)
         self._generator = generator
-        self._template = template
         self._max_tokens = max_tokens
         self._prompt_tokens = prompt_tokens
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """See `evo_l2.contracts.Mutator`."""
+
+    @abstractmethod
+    def read(self, text: str, parent: Kernel) -> Offspring:
+        """What a reply's text makes of the parent."""
+
+    @property
+    def n_parents(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def uses_model(self) -> bool:
+        """It does."""
+        return True
 
     @property
     def most_tokens(self) -> int:
         """The longest prompt and the longest reply together."""
         return self._prompt_tokens + self._max_tokens
 
-    def propose(
-        self, problem: Problem, requests: Sequence[Request], read: Callable[[str, Kernel], Offspring]
-    ) -> tuple[Proposal, ...]:
-        """One proposal for each request; `read` makes an offspring of a reply's text and the first parent.
+    def propose(self, problem: Problem, requests: Sequence[Request]) -> tuple[Proposal, ...]:
+        """Asks once for all requests.
 
         Raises:
             ConfigurationError: The budget is too small for the problem's rules.
@@ -67,7 +90,7 @@ class Asking:
         if not requests:
             return ()
         count = self._generator.count_tokens
-        prompts = [render(problem, request, self._template, count, self._prompt_tokens) for request in requests]
+        prompts = [render(problem, request, self.template, count, self._prompt_tokens) for request in requests]
         seeds = [call_seed(request) for request in requests]
         replies = self._generator.generate(prompts, seeds, max_tokens=self._max_tokens)
         if len(replies) != len(requests):
@@ -79,6 +102,6 @@ class Asking:
             if reply.error is not None:
                 made = Offspring(None, Outcome.GENERATOR_FAILED, reply.error)
             else:
-                made = read(reply.text, request.parents[0].kernel)
+                made = self.read(reply.text, request.parents[0].kernel)
             proposals.append(Proposal(request, made.kernel, made.failure, made.message, (call,)))
         return tuple(proposals)
