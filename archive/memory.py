@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from archive.grid import Grid
+from archive.face import Face
 from archive.view import View
-from evo_l2.contracts import AddResult, Candidate, Elite
+from evo_l2.contracts import AddResult, Candidate
 from evo_l2.evaluation import TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.measures import MeasuresSchema
@@ -32,7 +32,7 @@ class _MemoryRecords:
         return len(self.timings) - 1
 
 
-class MemoryArchive:
+class MemoryArchive(Face):
     """`evo_l2.contracts.Archive` without a file; starts empty.
 
     Args:
@@ -41,17 +41,7 @@ class MemoryArchive:
 
     def __init__(self, schema: MeasuresSchema) -> None:
         self._records = _MemoryRecords()
-        self._view = View(schema, self._records)
-
-    @property
-    def n_candidates(self) -> int:
-        """The next index."""
-        return self._view.n_candidates
-
-    @property
-    def grid(self) -> Grid:
-        """The grid, to be read."""
-        return self._view.grid
+        super().__init__(View(schema, self._records))
 
     def add(self, candidate: Candidate) -> AddResult:
         """Files one candidate."""
@@ -69,23 +59,3 @@ class MemoryArchive:
         """Appends a timing session."""
         sight, estimate = self._view.plan_session(digest, session)
         self._view.apply_session(sight, self._records.append(session), estimate)
-
-    def find(self, *, digest: str | None = None, identity: str | None = None) -> str | None:
-        """Digest of the known kernel; a source that was added as a duplicate answers with the kernel that it repeats."""
-        return self._view.find(digest, identity)
-
-    def elites(self) -> tuple[Elite, ...]:
-        """One elite for each filled cell, in order of cell."""
-        return self._view.elites()
-
-    def best(self) -> Elite | None:
-        """The elite with the highest lower bound."""
-        return self._view.best()
-
-    def get(self, digest: str) -> Elite:
-        """A kernel that passed and has a conclusive timing."""
-        return self._view.get(digest)
-
-    def ranked(self) -> Iterator[Elite]:
-        """Every kernel that passed and has an objective, the best first."""
-        return self._view.ranked()

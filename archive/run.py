@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from archive.codec import dump, load, load_cell, load_estimate, load_text, now, store_session
 from archive.database import Database
-from archive.grid import Grid
+from archive.face import Face
 from archive.reading import StoredRecords, load_view, read_calls, read_candidates
 from archive.rows import Scope, insert_candidate, insert_kernel, insert_session
 from archive.view import View
-from evo_l2.contracts import AddResult, AddStatus, Candidate, Elite, ModelCall
+from evo_l2.contracts import AddResult, AddStatus, Candidate, ModelCall
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Environment, TimingSession
 from evo_l2.kernel import Kernel
@@ -43,52 +42,17 @@ class RunInfo:
     n_candidates: int
 
 
-class _Seen:
-    """What both faces of a run answer from its view."""
+class _Stored(Face):
+    """A run's view over the rows of its database."""
 
     def __init__(self, database: Database, scope: Scope, schema: MeasuresSchema, *, own: bool) -> None:
         self._database = database
         self._scope = scope
-        self._lock = threading.RLock()
-        self._view = View(schema, StoredRecords(database, scope))
+        super().__init__(View(schema, StoredRecords(database, scope)))
         load_view(database, scope, self._view, own=own)
 
-    @property
-    def n_candidates(self) -> int:
-        """The next index."""
-        return self._view.n_candidates
 
-    @property
-    def grid(self) -> Grid:
-        """The grid, to be read."""
-        return self._view.grid
-
-    def find(self, *, digest: str | None = None, identity: str | None = None) -> str | None:
-        """Digest of the known kernel; a source that was added as a duplicate answers with the kernel that it repeats."""
-        return self._view.find(digest, identity)
-
-    def elites(self) -> tuple[Elite, ...]:
-        """One elite for each filled cell, in order of cell."""
-        with self._lock:
-            return self._view.elites()
-
-    def best(self) -> Elite | None:
-        """The elite with the highest lower bound."""
-        with self._lock:
-            return self._view.best()
-
-    def get(self, digest: str) -> Elite:
-        """A kernel that passed and has a conclusive timing."""
-        with self._lock:
-            return self._view.get(digest)
-
-    def ranked(self) -> Iterator[Elite]:
-        """Every kernel that passed and has an objective, the best first."""
-        with self._lock:
-            yield from self._view.ranked()
-
-
-class Rewound(_Seen):
+class Rewound(_Stored):
     """A run as it was before its first candidate. What is added has to be stored by the run already; nothing is written."""
 
     def __init__(self, database: Database, scope: Scope, schema: MeasuresSchema) -> None:
@@ -135,7 +99,7 @@ class Rewound(_Seen):
             self._view.apply_session(sight, rows[0][0], estimate)
 
 
-class RunHandle(_Seen):
+class RunHandle(_Stored):
     """The durable `evo_l2.contracts.Archive` of one run. Made by `archive.store.Store`.
 
     It sees what its file held for the same problem and environment when it was started, and what it added itself; nothing
