@@ -41,7 +41,6 @@ def main(small: int, large: int) -> None:
             problem=problem,
             seeds=[seed],
             search=Search(run.rewind(), operators, 1, SearchSettings()),
-            operators={"parametric": operators["parametric"][0]},
             archive=run,
             evaluator=evaluator,
             quiet=Quiet(),

@@ -9,7 +9,7 @@ measurements: it can be replayed, and it can go on after a kill under the same n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
@@ -76,7 +76,6 @@ class Pipeline:
         problem: What is computed.
         seeds: Kernels that open the run, candidates 0 and up.
         search: Asks and tells; its archive is at the state before candidate 0.
-        operators: The mutators by name.
         archive: The durable archive; gets every new candidate before the search is told.
         evaluator: Builds, judges and times.
         quiet: Shared with whatever else makes noise.
@@ -91,7 +90,6 @@ class Pipeline:
         problem: Problem,
         seeds: Sequence[Kernel],
         search: Search,
-        operators: Mapping[str, Mutator],
         archive: Archive,
         evaluator: Evaluator,
         quiet: Quiet,
@@ -102,7 +100,7 @@ class Pipeline:
         self._problem = problem
         self._seeds = seeds
         self._search = search
-        self._operators = operators
+        self._operators = search.operators
         self._archive = archive
         self._evaluator = evaluator
         self._quiet = quiet
@@ -186,12 +184,12 @@ class Pipeline:
             if mutator.uses_model:
                 models.setdefault(request.operator, []).append(request)
             else:
-                proposal = self._propose_new(mutator, request)
+                proposal = self._propose_new(request)
                 flight.proposal = _done(proposal)
                 if proposal.kernel is not None:
                     flight.prepared = self._builders.submit(self._prepare, proposal.kernel)
-        for name, batch in models.items():
-            batched = self._proposers.submit(self._operators[name].propose, self._problem, batch)
+        for batch in models.values():
+            batched = self._proposers.submit(self._search.propose, self._problem, batch)
             for position, request in enumerate(batch):
                 self._flights[request.index].proposal = _picked(batched, position)
 
@@ -202,15 +200,15 @@ class Pipeline:
             raise _Stopped(Stop.COST)
         return frozenset(dear)
 
-    def _propose_new(self, mutator: Mutator, request: Request) -> Proposal:
+    def _propose_new(self, request: Request) -> Proposal:
         """A model-free proposal; drawn again while it repeats what is known or in flight."""
-        proposal = mutator.propose(self._problem, [request])[0]
+        proposal = self._search.propose(self._problem, [request])[0]
         for draw in range(1, _MOST_DRAWS):
             if proposal.kernel is None or not self._is_known(proposal.kernel):
                 break
             seed = np.random.SeedSequence(request.seed.entropy, spawn_key=(*request.seed.spawn_key, draw))
             again = Request(request.index, request.operator, request.parents, request.feedback, seed)
-            proposal = mutator.propose(self._problem, [again])[0]
+            proposal = self._search.propose(self._problem, [again])[0]
         if proposal.kernel is not None:
             self._in_flight_digests.setdefault(proposal.kernel.digest, request.index)
         return proposal

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from deap import base, tools
 
-from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Mutator, Outcome, Request
+from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Mutator, Outcome, Proposal, Request
 from evo_l2.evaluation import Status
-from evo_l2.timing import estimate
+from evo_l2.problem import Problem
+from evo_l2.timing import log_ratio
 
 __all__ = ["Search", "SearchSettings"]
 
@@ -77,7 +78,6 @@ class Search:
         self.toolbox = base.Toolbox()
         self.toolbox.register("select", tools.selTournament, tournsize=settings.tournament)
         for name, (mutator, _) in operators.items():
-            self.toolbox.register("mutate" if mutator.n_parents == 1 else "mate", mutator.propose)
             self.toolbox.register(name, mutator.propose)
         self._statistics = tools.Statistics(key=_log_ratio)
         self._statistics.register("n", len)
@@ -85,6 +85,16 @@ class Search:
         self._statistics.register("best", _best)
         self.logbook = tools.Logbook()
         self.logbook.header = ["group", "told", "passed", "n", "mean", "best", "elites"]
+
+    @property
+    def operators(self) -> Mapping[str, Mutator]:
+        """The variation operators by name."""
+        return {name: mutator for name, (mutator, _) in self._operators.items()}
+
+    def propose(self, problem: Problem, requests: Sequence[Request]) -> tuple[Proposal, ...]:
+        """One proposal for each request, in order; all requests are for one operator."""
+        proposals: tuple[Proposal, ...] = getattr(self.toolbox, requests[0].operator)(problem, requests)
+        return proposals
 
     @property
     def archive(self) -> Archive:
@@ -202,8 +212,8 @@ def _failure(candidate: Candidate) -> str | None:
 def _log_ratio(candidate: Candidate) -> float:
     assert candidate.evaluation is not None
     assert candidate.evaluation.session is not None
-    value = estimate([candidate.evaluation.session])
-    return value.log_ratio if value is not None else math.nan
+    value = log_ratio([candidate.evaluation.session])
+    return value if value is not None else math.nan
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -235,7 +235,6 @@ def _go(
         problem=problem,
         seeds=seeds,
         search=search,
-        operators={name: mutator for name, (mutator, _) in operators.items()},
         archive=run,
         evaluator=evaluator,
         quiet=quiet,

@@ -15,7 +15,7 @@ from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome
 from evo_l2.evaluation import Estimate, Status, TimingSession
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
-from evo_l2.timing import estimate
+from evo_l2.timing import estimate, log_ratio
 from experiments.config import restore_config
 from experiments.run import Finished, make_problem
 
@@ -254,5 +254,4 @@ def _gains(candidates: Sequence[Candidate], digest: str | None) -> dict[str, flo
 def _value(candidate: Candidate | None) -> float | None:
     if candidate is None or candidate.evaluation is None or candidate.evaluation.session is None:
         return None
-    value = estimate([candidate.evaluation.session])
-    return value.log_ratio if value is not None else None
+    return log_ratio([candidate.evaluation.session])

@@ -59,7 +59,6 @@ def run(instant, *, evaluations=60, seed=1, history=(), model=False, batch=8, lo
         problem=PROBLEM,
         seeds=[Kernel(instant.kernel_source(), "cpu"), Kernel(instant.kernel_source(base=2), "cpu")],
         search=search,
-        operators={name: m for name, (m, _) in operators.items()},
         archive=durable,
         evaluator=evaluator,
         quiet=Quiet(),
