@@ -102,7 +102,7 @@ def _version(name: str) -> str | None:
 
 def _cache() -> Iterator[Finding]:
     """The folder for builds and converted models."""
-    from experiments.run import cache_dir
+    from experiments.parts import cache_dir
 
     folder = cache_dir()
     above = next(path for path in (folder, *folder.parents) if path.exists())
@@ -116,7 +116,7 @@ def _cpu_target() -> Iterator[Finding]:
     from evo_l2.targets.cpu.blas import find_blas
     from evo_l2.targets.cpu.runner import RunnerBinary
     from evo_l2.targets.cpu.toolchain import find_toolchain
-    from experiments.run import cache_dir
+    from experiments.parts import cache_dir
 
     folder = cache_dir() / "cpu"
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,28 +10,18 @@ from typing import Protocol
 
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits
-from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator, Mutator
-from evo_l2.errors import ConfigurationError, EvoL2Error, StorageError
+from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator
+from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.kernel import Kernel
 from evo_l2.pipeline import Pipeline, PipelineSettings, Stop
 from evo_l2.problem import Problem
-from evo_l2.problems.hgemm import Hgemm
 from evo_l2.quiet import Quiet
 from evo_l2.recorded import RecordedEvaluator
 from evo_l2.search import Search, SearchSettings
-from experiments.config import GeneratorConfig, RunConfig, restore_config
+from experiments.config import RunConfig, restore_config
+from experiments.parts import load_seed_kernels, make_evaluator, make_generator, make_operators, make_problem
 
-__all__ = [
-    "Finished",
-    "Observer",
-    "Started",
-    "cache_dir",
-    "estimate_cost",
-    "execute",
-    "make_evaluator",
-    "make_problem",
-    "resume",
-]
+__all__ = ["Finished", "Observer", "Started", "estimate_cost", "execute", "resume"]
 
 _FINAL_STREAM = 3
 
@@ -84,31 +73,6 @@ class Observer(Protocol):
         ...
 
 
-def cache_dir() -> Path:
-    """Where builds and converted models are kept: `$XDG_CACHE_HOME/evo-l2`, or `~/.cache/evo-l2`."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "evo-l2"
-
-
-def make_problem(config: RunConfig) -> Problem:
-    """The configured problem."""
-    return Hgemm(config.problem.cases, config.problem.accumulate, config.problem.layouts)
-
-
-def make_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
-    """The configured target's evaluator.
-
-    Raises:
-        ToolchainError: Something that the target needs is missing.
-    """
-    from evo_l2.targets.cpu.evaluator import CpuEvaluator, CpuSettings
-    from evo_l2.targets.cpu.pairs import TimingSettings
-
-    timing = TimingSettings(config.timing.blocks, config.timing.min_batch_ms)
-    settings = CpuSettings(timing, config.timing.final_blocks, config.limits.call_s, config.limits.build_s)
-    return CpuEvaluator(problem, cache_dir() / "cpu", settings)
-
-
 def estimate_cost(config: RunConfig) -> dict[str, object]:
     """What a run would do and cost at the most, without running anything.
 
@@ -116,7 +80,7 @@ def estimate_cost(config: RunConfig) -> dict[str, object]:
         ConfigurationError: A seed cannot be read.
     """
     problem = make_problem(config)
-    seeds = _load_seeds(config, problem)
+    seeds = load_seed_kernels(config, problem)
     weights = config.search.operators.chosen
     of_model = sum(weight for name, weight in weights.items() if name != "parametric") / sum(weights.values())
     evaluations = config.budget.evaluations
@@ -152,7 +116,7 @@ def execute(config: RunConfig, *, db: Path, observer: Observer, replay: tuple[Pa
     """
     with ExitStack() as stack:
         problem = make_problem(config)
-        seeds = _load_seeds(config, problem)
+        seeds = load_seed_kernels(config, problem)
         if str(db) == config.archive_path:
             _make_folder(db.parent)
         store = stack.enter_context(Store.open(db))
@@ -221,7 +185,7 @@ def _go(
     *,
     recorded: bool = False,
 ) -> Finished:
-    operators = _operators(config, generator)
+    operators = make_operators(config, generator)
     search = Search(run.rewind(), operators, config.seed, SearchSettings(config.search.tournament, config.search.exploration))
     quiet = Quiet([generator] if generator is not None else [])
     settings = config.generator
@@ -305,7 +269,7 @@ def _workers(
         return _recorded(config, problem, replay, stack)
     evaluator = make_evaluator(config, problem)
     stack.callback(evaluator.close)
-    generator = _make_generator(config.generator)
+    generator = make_generator(config.generator)
     if generator is not None:
         stack.callback(generator.close)
     return evaluator, generator
@@ -327,100 +291,8 @@ def _recorded(
         environment = old.environment
     calls = [call for candidate in candidates for call in candidate.calls]
     evaluator = RecordedEvaluator(candidates, environment)
-    live = _make_generator(config.generator)
+    live = make_generator(config.generator)
     if live is None:
         return evaluator, None
     stack.callback(live.close)
     return evaluator, RecordedGenerator.from_calls(calls, count_tokens=live.count_tokens)
-
-
-def _make_generator(settings: GeneratorConfig) -> Generator | None:
-    if settings.kind == "none":
-        return None
-    if settings.kind == "recorded":
-        from mutators.generators.recorded import RecordedGenerator
-
-        assert settings.path is not None
-        return RecordedGenerator.from_file(Path(settings.path))
-    from mutators.generators import make_generator
-
-    sampling = {"temperature": settings.temperature, "top_p": settings.top_p}
-    if settings.kind == "server":
-        server = make_generator(
-            "server",
-            base_url=settings.base_url,
-            model=settings.model,
-            api_key_env=settings.api_key_env,
-            retries=settings.retries,
-            timeout_s=settings.timeout_s,
-            concurrency=settings.concurrency,
-            price_in_usd_per_million=settings.price_in_usd_per_million,
-            price_out_usd_per_million=settings.price_out_usd_per_million,
-            **sampling,
-        )
-        server.check()  # type: ignore[attr-defined]
-        return server
-    return make_generator(
-        "local",
-        model="embedded" if settings.kind == "embedded" else settings.model,
-        adapter=Path(settings.adapter) if settings.adapter is not None else None,
-        max_batch=settings.max_batch,
-        threads=settings.threads,
-        cache_dir=cache_dir(),
-        **sampling,
-    )
-
-
-def _operators(config: RunConfig, generator: Generator | None) -> dict[str, tuple[Mutator, float]]:
-    from mutators.operators import Edit, Parametric, Rewrite
-
-    result: dict[str, tuple[Mutator, float]] = {}
-    for name, weight in config.search.operators.chosen.items():
-        if name == "parametric":
-            result[name] = (Parametric(), weight)
-        elif generator is not None:
-            kind = Edit if name == "edit" else Rewrite
-            settings = config.generator
-            mutator = kind(generator, max_tokens=settings.max_tokens, prompt_tokens=settings.prompt_tokens)
-            result[name] = (mutator, weight)
-    return result
-
-
-def _load_seeds(config: RunConfig, problem: Problem) -> tuple[Kernel, ...]:
-    """The kernels that open the run.
-
-    Raises:
-        ConfigurationError: A file cannot be read or is no kernel, or there is none.
-    """
-    if config.seeds == "builtin":
-        from experiments.seeds import load_seeds
-
-        kernels = [kernel for layout in problem.layouts for kernel in load_seeds(config.target, layout)]
-    else:
-        kernels = [_read_kernel(path, config.target) for path in _seed_files(config.seeds, config.target)]
-    unique = tuple({kernel.digest: kernel for kernel in kernels}.values())
-    if not unique:
-        raise ConfigurationError("the run has no seeds", expected="at least one kernel file", found="none")
-    return unique
-
-
-def _seed_files(names: Sequence[str], target: str) -> Iterator[Path]:
-    suffix = {"cpu": ".c", "cuda": ".cu"}[target]
-    for name in names:
-        path = Path(name)
-        if path.is_dir():
-            yield from sorted(path.glob(f"*{suffix}"))
-        else:
-            yield path
-
-
-def _read_kernel(path: Path, target: str) -> Kernel:
-    try:
-        kernel = Kernel.from_bytes(path.read_bytes(), target)
-        _ = kernel.launch, kernel.tunables
-    except OSError as error:
-        found = error.strerror or str(error)
-        raise ConfigurationError(f"seed {path} cannot be read", expected="a kernel file", found=found) from error
-    except EvoL2Error as error:
-        raise ConfigurationError(f"seed {path} is no kernel", found=str(error), hint=f"evo-l2 verify {path}") from error
-    return kernel

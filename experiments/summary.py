@@ -17,7 +17,8 @@ from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.timing import estimate, log_ratio
 from experiments.config import restore_config
-from experiments.run import Finished, make_problem
+from experiments.parts import make_problem
+from experiments.run import Finished
 
 __all__ = ["CaseRow", "KernelRow", "OperatorRow", "Ratio", "Summary", "ratio", "summarise"]
 

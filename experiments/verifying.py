@@ -17,7 +17,7 @@ from evo_l2.judge import GateReport
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import estimate
-from experiments.run import cache_dir
+from experiments.parts import cache_dir
 
 __all__ = ["parse_shape", "verify_file"]
 

@@ -69,7 +69,7 @@ def text_of(messages: tuple[Message, ...]) -> str:
 
 FEEDBACK = (
     "SEARCH block 1 of 1 matches no lines of the kernel.",
-    "build_error (compile): /tmp/xyz/kernel.c:12:9: error: 'acc' undeclared",
+    "build_error (compile): /build/xyz/kernel.c:12:9: error: 'acc' undeclared",
 )
 
 
@@ -172,7 +172,7 @@ def test_feedback_is_said_whole_or_not_at_all_the_latest_first() -> None:
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
-        ("/tmp/a-b/c.d/kernel.c:3:4: error", "kernel.c:3:4: error"),
+        ("/build/a-b/c.d/kernel.c:3:4: error", "kernel.c:3:4: error"),
         ("in '/usr/lib/gcc/x.h'", "in 'x.h'"),
         ("//? 32 64", "//? 32 64"),
         ("a/b/c and 3 / 4 and x /y", "a/b/c and 3 / 4 and x /y"),

@@ -1,0 +1,141 @@
+"""The parts of a run, made from its configuration: problem, evaluator, generator, operators, seeds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from evo_l2.contracts import Evaluator, Generator, Mutator
+from evo_l2.errors import ConfigurationError, EvoL2Error
+from evo_l2.kernel import Kernel
+from evo_l2.problem import Problem
+from evo_l2.problems.hgemm import Hgemm
+from experiments.config import GeneratorConfig, RunConfig
+
+__all__ = ["cache_dir", "load_seed_kernels", "make_evaluator", "make_generator", "make_operators", "make_problem"]
+
+
+def cache_dir() -> Path:
+    """Where builds and converted models are kept: `$XDG_CACHE_HOME/evo-l2`, or `~/.cache/evo-l2`."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "evo-l2"
+
+
+def make_problem(config: RunConfig) -> Problem:
+    """The configured problem."""
+    return Hgemm(config.problem.cases, config.problem.accumulate, config.problem.layouts)
+
+
+def make_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
+    """The configured target's evaluator.
+
+    Raises:
+        ToolchainError: Something that the target needs is missing.
+    """
+    from evo_l2.targets.cpu.evaluator import CpuEvaluator, CpuSettings
+    from evo_l2.targets.cpu.pairs import TimingSettings
+
+    timing = TimingSettings(config.timing.blocks, config.timing.min_batch_ms)
+    settings = CpuSettings(timing, config.timing.final_blocks, config.limits.call_s, config.limits.build_s)
+    return CpuEvaluator(problem, cache_dir() / "cpu", settings)
+
+
+def make_generator(settings: GeneratorConfig) -> Generator | None:
+    """The configured generator; None when there is none.
+
+    Raises:
+        ModelError: The model or its server cannot be used.
+        ConfigurationError: The file of replies cannot be used.
+    """
+    if settings.kind == "none":
+        return None
+    if settings.kind == "recorded":
+        from mutators.generators.recorded import RecordedGenerator
+
+        assert settings.path is not None
+        return RecordedGenerator.from_file(Path(settings.path))
+    from mutators import generators
+
+    if settings.kind == "server":
+        server = generators.make_generator(
+            "server",
+            base_url=settings.base_url,
+            model=settings.model,
+            api_key_env=settings.api_key_env,
+            retries=settings.retries,
+            timeout_s=settings.timeout_s,
+            concurrency=settings.concurrency,
+            price_in_usd_per_million=settings.price_in_usd_per_million,
+            price_out_usd_per_million=settings.price_out_usd_per_million,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+        )
+        server.check()  # type: ignore[attr-defined]
+        return server
+    return generators.make_generator(
+        "local",
+        model="embedded" if settings.kind == "embedded" else settings.model,
+        adapter=Path(settings.adapter) if settings.adapter is not None else None,
+        max_batch=settings.max_batch,
+        threads=settings.threads,
+        cache_dir=cache_dir(),
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+    )
+
+
+def make_operators(config: RunConfig, generator: Generator | None) -> dict[str, tuple[Mutator, float]]:
+    """The configured operators with their weights."""
+    from mutators.operators import Edit, Parametric, Rewrite
+
+    result: dict[str, tuple[Mutator, float]] = {}
+    for name, weight in config.search.operators.chosen.items():
+        if name == "parametric":
+            result[name] = (Parametric(), weight)
+        elif generator is not None:
+            kind = Edit if name == "edit" else Rewrite
+            settings = config.generator
+            mutator = kind(generator, max_tokens=settings.max_tokens, prompt_tokens=settings.prompt_tokens)
+            result[name] = (mutator, weight)
+    return result
+
+
+def load_seed_kernels(config: RunConfig, problem: Problem) -> tuple[Kernel, ...]:
+    """The kernels that open the run.
+
+    Raises:
+        ConfigurationError: A file cannot be read or is no kernel, or there is none.
+    """
+    if config.seeds == "builtin":
+        from experiments.seeds import load_seeds
+
+        kernels = [kernel for layout in problem.layouts for kernel in load_seeds(config.target, layout)]
+    else:
+        kernels = [_read_kernel(path, config.target) for path in _seed_files(config.seeds, config.target)]
+    unique = tuple({kernel.digest: kernel for kernel in kernels}.values())
+    if not unique:
+        raise ConfigurationError("the run has no seeds", expected="at least one kernel file", found="none")
+    return unique
+
+
+def _seed_files(names: Sequence[str], target: str) -> Iterator[Path]:
+    suffix = {"cpu": ".c", "cuda": ".cu"}[target]
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            yield from sorted(path.glob(f"*{suffix}"))
+        else:
+            yield path
+
+
+def _read_kernel(path: Path, target: str) -> Kernel:
+    try:
+        kernel = Kernel.from_bytes(path.read_bytes(), target)
+        _ = kernel.launch, kernel.tunables
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise ConfigurationError(f"seed {path} cannot be read", expected="a kernel file", found=found) from error
+    except EvoL2Error as error:
+        raise ConfigurationError(f"seed {path} is no kernel", found=str(error), hint=f"evo-l2 verify {path}") from error
+    return kernel
