@@ -355,15 +355,15 @@ def test_the_compiler_that_cc_names_is_taken_and_no_other(monkeypatch):
 
 def test_messages_have_errors_first_and_no_paths_of_this_machine():
     output = (
-        "/tmp/b/kernel.c:3:1: warning: unused\n    3 | x\n/tmp/b/kernel.c:9:2: error: bad\n    9 | y\n"
+        "/build/b/kernel.c:3:1: warning: unused\n    3 | x\n/build/b/kernel.c:9:2: error: bad\n    9 | y\n"
         "kernel.c:1:1: note: declared here\n./ccAbCd12.s: Assembler messages:\nPlease submit a full bug report, with\n"
     )
-    lines = messages.errors_first(output, "/tmp/b").splitlines()
+    lines = messages.errors_first(output, "/build/b").splitlines()
     assert lines[:3] == ["kernel.c:9:2: error: bad", "    9 | y", "kernel.c:1:1: note: declared here"]
     assert "kernel.c:3:1: warning: unused" in lines
     assert "kernel.s: Assembler messages:" in lines
     assert not any("bug report" in line or "/tmp" in line for line in lines)
-    long = messages.errors_first("kernel.c:1:1: error: x\n" * 1000, "/tmp/b")
+    long = messages.errors_first("kernel.c:1:1: error: x\n" * 1000, "/build/b")
     assert len(long) <= messages.LONGEST_LOG
     assert long.endswith("...")
 
