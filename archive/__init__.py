@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from archive.grid import Grid, pooled_estimate
+    from archive.grid import Grid
     from archive.memory import MemoryArchive
     from archive.store import RunHandle, RunInfo, Store
 
-__all__ = ["Grid", "MemoryArchive", "RunHandle", "RunInfo", "Store", "pooled_estimate"]
+__all__ = ["Grid", "MemoryArchive", "RunHandle", "RunInfo", "Store"]
 
 _HOMES = {
     "Grid": "archive.grid",
@@ -21,7 +21,6 @@ _HOMES = {
     "RunHandle": "archive.store",
     "RunInfo": "archive.store",
     "Store": "archive.store",
-    "pooled_estimate": "archive.grid",
 }
 
 

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from evo_l2.contracts import AddResult, AddStatus
-from evo_l2.evaluation import Estimate, TimingSession
+from evo_l2.evaluation import Estimate
 from evo_l2.measures import Cell, MeasuresSchema
-from evo_l2.timing import estimate
 
-__all__ = ["Entry", "Grid", "pooled_estimate"]
-
-
-@functools.lru_cache(maxsize=512)
-def pooled_estimate(sessions: tuple[TimingSession, ...]) -> Estimate | None:
-    """The speed-up over all conclusive sessions together, whatever their order; None when there is none.
-
-    The bootstrap of `evo_l2.timing.estimate` draws blocks by position, so sessions are put in a fixed order first.
-    """
-    if len(sessions) > 1:
-        sessions = tuple(sorted(sessions, key=_canonical))
-    return estimate(sessions)
-
-
-def _canonical(session: TimingSession) -> tuple[object, ...]:
-    cases = tuple((case.sizes, case.kernel_us, case.baseline_us, case.kept) for case in session.cases)
-    return (cases, session.purpose)
+__all__ = ["Entry", "Grid"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from archive.codec import (
     unpack_text,
 )
 from archive.database import Database
-from archive.grid import pooled_estimate
 from archive.rows import Scope
 from archive.view import View
 from evo_l2.contracts import Candidate, Message, ModelCall, Outcome, Reply
 from evo_l2.evaluation import Estimate, Evaluation, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
+from evo_l2.timing import pooled_estimate
 
 __all__ = ["StoredRecords", "load_view", "read_calls", "read_candidates", "read_evaluation", "read_sessions"]
 

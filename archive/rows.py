@@ -19,12 +19,12 @@ from archive.codec import (
     text_digest,
 )
 from archive.database import Database
-from archive.grid import pooled_estimate
 from archive.view import Addition
 from evo_l2.contracts import ModelCall
 from evo_l2.evaluation import Estimate, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.measures import MeasuresSchema
+from evo_l2.timing import pooled_estimate
 
 __all__ = ["Scope", "insert_candidate", "insert_kernel", "insert_session", "rebuild_standings", "refresh_standing"]
 

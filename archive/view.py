@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from archive.grid import Entry, Grid, pooled_estimate
+from archive.grid import Entry, Grid
 from evo_l2.contracts import AddResult, AddStatus, Candidate, Elite
 from evo_l2.evaluation import Estimate, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.measures import Cell, MeasuresSchema
+from evo_l2.timing import pooled_estimate
 
 __all__ = ["Addition", "Records", "Sight", "View"]
 

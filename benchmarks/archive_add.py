@@ -15,9 +15,9 @@ from pathlib import Path
 
 import archive_cases as cases
 
-from archive.grid import pooled_estimate
 from archive.store import RunHandle, Store
 from evo_l2.evaluation import Status
+from evo_l2.timing import pooled_estimate
 
 _BATCH = 500
 

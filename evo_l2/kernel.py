@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +17,12 @@ LONGEST_SOURCE_BYTES = 256 * 1024
 """A longer source is refused before anything reads it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kernel:
-    """Source text for one target. Two kernels are the same when their digests are equal."""
+    """Source text for one target. Two kernels are the same when their digests are equal.
+
+    What follows from the source is worked out once: a search asks an elite's digest and tunables thousands of times.
+    """
 
     source: str
     target: str
@@ -42,12 +46,12 @@ class Kernel:
             raise KernelError("the file is no kernel", expected="text", found="a NUL byte")
         return cls(source.replace("\r\n", "\n"), target)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """SHA-256 over target and source, as 64 hexadecimal digits."""
         return hashlib.sha256(f"{self.target}\0{self.source}".encode("utf-8", "surrogatepass")).hexdigest()
 
-    @property
+    @functools.cached_property
     def launch(self) -> Launch:
         """The parsed launch.
 
@@ -61,7 +65,7 @@ class Kernel:
         """The file's integer constants by name."""
         return grammar.constants(self.source)
 
-    @property
+    @functools.cached_property
     def tunables(self) -> tuple[Tunable, ...]:
         """The declared tunables, in order.
 
@@ -76,4 +80,4 @@ class Kernel:
         Raises:
             KernelError: A name is unknown or a value is out of its domain.
         """
-        return Kernel(grammar.substitute(self.source, values), self.target)
+        return Kernel(grammar.substitute(self.source, self.tunables, values), self.target)

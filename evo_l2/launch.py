@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -266,7 +266,7 @@ def tunables(source: str) -> tuple[Tunable, ...]:
     """
     result: list[Tunable] = []
     for number, text in enumerate(source.split("\n"), start=1):
-        found = _constant(text)
+        found = _constant(text) if "//?" in text else None
         if found is None or found[2] is None:
             continue
         name, value, domain = found
@@ -282,13 +282,13 @@ def tunables(source: str) -> tuple[Tunable, ...]:
     return tuple(result)
 
 
-def substitute(source: str, values: Mapping[str, int]) -> str:
-    """The source with tunables set to new values; all other text stays as it is.
+def substitute(source: str, declared: Sequence[Tunable], values: Mapping[str, int]) -> str:
+    """The source with tunables, those that it declares, set to new values; all other text stays as it is.
 
     Raises:
         KernelError: A name is no tunable of the source, or a value is not in its domain.
     """
-    known = {t.name: t for t in tunables(source)}
+    known = {t.name: t for t in declared}
     lines = source.split("\n")
     for name, value in values.items():
         if name not in known:

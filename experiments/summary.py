@@ -15,7 +15,7 @@ from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome
 from evo_l2.evaluation import Estimate, Status, TimingSession
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
-from evo_l2.timing import estimate, log_ratio
+from evo_l2.timing import log_ratio, pooled_estimate
 from experiments.config import restore_config
 from experiments.parts import make_problem
 from experiments.run import Finished
@@ -175,7 +175,7 @@ def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidat
 
 def _row(elite: Elite, names: Mapping[str, str]) -> KernelRow:
     digest = elite.kernel.digest
-    final = estimate(_final(elite))
+    final = pooled_estimate(_final(elite))
     value = final if final is not None else elite.estimate
     return KernelRow(_name(digest, names), digest, value, final is not None, Status.PASSED.value)
 

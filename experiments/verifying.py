@@ -16,7 +16,7 @@ from evo_l2.evaluation import Evaluation, Status
 from evo_l2.judge import GateReport
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.timing import estimate
+from evo_l2.timing import pooled_estimate
 from experiments.parts import cache_dir
 
 __all__ = ["parse_shape", "verify_file"]
@@ -115,7 +115,7 @@ def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) ->
 
 def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> None:
     assert evaluation.session is not None
-    value = estimate([evaluation.session])
+    value = pooled_estimate([evaluation.session])
     if value is None:
         console.print(
             Text("right, but the machine did not hold still while it was timed: end what else runs", style="yellow")
@@ -134,7 +134,7 @@ def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> No
 
 def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evaluation: Evaluation) -> dict[str, object]:
     verdict = evaluation.verdict
-    value = estimate([evaluation.session]) if evaluation.session is not None else None
+    value = pooled_estimate([evaluation.session]) if evaluation.session is not None else None
     return {
         "problem": dict(problem.definition),
         "digest": prepared.kernel.digest,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archive import MemoryArchive, Store
-from archive.grid import pooled_estimate
 from evo_l2.contracts import AddStatus, Outcome
 from evo_l2.evaluation import Status
+from evo_l2.timing import pooled_estimate
 
 
 def _load_cases():

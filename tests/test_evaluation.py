@@ -6,7 +6,7 @@ import pytest
 
 from evo_l2.evaluation import BuildReport, CaseTiming, Environment, Evaluation, Status, TimingSession, Verdict
 from evo_l2.measures import Axis, MeasuresSchema
-from evo_l2.timing import estimate
+from evo_l2.timing import pooled_estimate
 
 PASSED = Verdict(Status.PASSED, build=BuildReport(0.1, machine_code="m"), measures=(1.0,))
 
@@ -57,7 +57,7 @@ def test_times_that_are_no_times_are_refused():
 
 
 def test_the_estimate_is_the_median_ratio_inside_its_interval():
-    value = estimate([session([2.0] * 5, [1.0, 1.1, 0.9, 1.0, 1.05])])
+    value = pooled_estimate([session([2.0] * 5, [1.0, 1.1, 0.9, 1.0, 1.05])])
     assert value.speedup == pytest.approx(0.5)
     low, high = value.interval
     assert 0.45 <= low <= 0.5 <= high <= 0.55
@@ -66,16 +66,16 @@ def test_the_estimate_is_the_median_ratio_inside_its_interval():
 
 def test_dropped_blocks_do_not_count_and_too_many_make_it_inconclusive():
     kept = session([1, 1, 1, 50], [2, 2, 2, 2], [True, True, True, False])
-    assert estimate([kept]).speedup == pytest.approx(2.0)
+    assert pooled_estimate([kept]).speedup == pytest.approx(2.0)
     lost = session([1, 1, 1, 1], [2, 2, 2, 2], [True, False, False, False])
     assert Evaluation(PASSED, lost).status is Status.INCONCLUSIVE
-    assert estimate([lost]) is None
+    assert pooled_estimate([lost]) is None
 
 
 def test_more_sessions_narrow_the_interval():
     noisy = [1.0, 1.2, 0.8, 1.1, 0.9, 1.0, 1.3, 0.7]
-    one = estimate([session([1.0] * 8, noisy)])
-    many = estimate([session([1.0] * 8, noisy)] * 8)
+    one = pooled_estimate([session([1.0] * 8, noisy)])
+    many = pooled_estimate([session([1.0] * 8, noisy)] * 8)
     assert many.log_high - many.log_low < one.log_high - one.log_low
 
 

@@ -15,7 +15,7 @@ from evo_l2.errors import ConfigurationError, ModelError
 from evo_l2.evaluation import BuildReport, CaseTiming, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.timing import estimate
+from evo_l2.timing import pooled_estimate
 from mutators import Edit, Parametric, Rewrite
 from mutators.generators.recorded import RecordedGenerator, RecordingGenerator
 
@@ -38,7 +38,7 @@ GOOD_EDIT = "<<<<<<< SEARCH\nC[0] = A[0];\n=======\nC[0] = B[0];\n>>>>>>> REPLAC
 def elite(source: str = SOURCE) -> Elite:
     """A kernel that passed, with one session."""
     timing = TimingSession((CaseTiming((64, 64, 64, 1), (10.0, 10.1), (5.0, 5.0), (True, True)),))
-    value = estimate((timing,))
+    value = pooled_estimate((timing,))
     assert value is not None
     verdict = Verdict(Status.PASSED, build=BuildReport(0.1, "", "ab", {"n_fma": 1}), measures=(0.0, 1.0, 0.0))
     return Elite(Kernel(source, "cpu"), "identity", (0, 1, 0), verdict, value, (timing,))

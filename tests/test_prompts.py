@@ -19,7 +19,7 @@ from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import BuildReport, CaseTiming, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.timing import estimate
+from evo_l2.timing import pooled_estimate
 from mutators.edits import parse_edits
 from mutators.generators.recorded import estimate_tokens
 from mutators.operators import edit, rewrite
@@ -51,7 +51,7 @@ def elite(source: str = SOURCE, *, build: BuildReport = BUILD, sessions: tuple[T
     """A kernel that passed."""
     sessions = sessions or (session(((512, 512, 512, 1), 12345.6, 5000.0)),)
     verdict = Verdict(Status.PASSED, build=build, measures=(256.0, 16.0, 32768.0))
-    value = estimate(sessions)
+    value = pooled_estimate(sessions)
     assert value is not None
     cell = PROBLEM.measures("cpu").cell((256.0, 16.0, 32768.0))
     return Elite(Kernel(source, "cpu"), "identity", cell, verdict, value, sessions)
