@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from archive.grid import Grid
 from archive.view import View
 from evo_l2.contracts import Elite
+from evo_l2.kernel import Kernel
 
 __all__ = ["Face"]
 
@@ -47,6 +48,11 @@ class Face:
         """A kernel that passed and has a conclusive timing."""
         with self._lock:
             return self._view.get(digest)
+
+    def untimed(self) -> tuple[tuple[Kernel, int], ...]:
+        """Kernels that passed but have no conclusive timing, in order of digest, each with its number of sessions."""
+        with self._lock:
+            return self._view.untimed()
 
     def ranked(self) -> Iterator[Elite]:
         """Every kernel that passed and has an objective, the best first."""

@@ -59,3 +59,7 @@ class MemoryArchive(Face):
         """Appends a timing session."""
         sight, estimate = self._view.plan_session(digest, session)
         self._view.apply_session(sight, self._records.append(session), estimate)
+
+    def withdraw(self, digest: str, verdict: Verdict) -> None:
+        """Files a failure of a kernel that had passed."""
+        self._view.apply_withdrawal(self._view.plan_withdrawal(digest, verdict))

@@ -18,12 +18,20 @@ from archive.codec import (
 from archive.database import Database
 from archive.rows import Scope
 from archive.view import View
-from evo_l2.contracts import Candidate, Message, ModelCall, Outcome, Reply
+from evo_l2.contracts import Candidate, Message, ModelCall, Outcome, Remeasurement, Reply
 from evo_l2.evaluation import Estimate, Evaluation, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.timing import pooled_estimate
 
-__all__ = ["StoredRecords", "load_view", "read_calls", "read_candidates", "read_evaluation", "read_sessions"]
+__all__ = [
+    "StoredRecords",
+    "load_view",
+    "read_calls",
+    "read_candidates",
+    "read_evaluation",
+    "read_remeasurements",
+    "read_sessions",
+]
 
 _PAGE = 256
 _VERDICT = "v.status, v.gate, v.message, v.build, v.measures"
@@ -116,6 +124,24 @@ def read_candidates(database: Database, run_id: int) -> Iterator[Candidate]:
             yield _candidate(row, tuple(parents[row[1]]), tuple(calls.get(row[1], ())))
 
 
+def read_remeasurements(database: Database, run_id: int) -> Iterator[Remeasurement]:
+    """The later measurements of a run's kernels, in the order in which they were filed."""
+    rows = database.read(
+        f"SELECT s.after, k.digest, s.created, s.id, {_VERDICT} FROM timing_sessions s"
+        " JOIN verdicts v ON v.id = s.verdict_id JOIN kernels k ON k.id = v.kernel_id"
+        " WHERE s.run_id = ? AND s.candidate_index IS NULL ORDER BY s.id",
+        (run_id,),
+    )
+    rows += database.read(
+        f"SELECT v.after, k.digest, v.created, NULL, {_VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
+        " WHERE v.run_id = ? AND v.after IS NOT NULL ORDER BY v.id",
+        (run_id,),
+    )
+    for after, digest, _, key, *verdict in sorted(rows, key=lambda row: (row[0], row[2])):
+        session = read_sessions(database, (key,))[0] if key is not None else None
+        yield Remeasurement(after, digest, Evaluation(_verdict(verdict), session))
+
+
 def _candidate(row: Sequence[Any], parents: tuple[str, ...], calls: tuple[ModelCall, ...]) -> Candidate:
     _, index, operator, asked_after, outcome, message, identity, evaluation_s, seconds = row[:9]
     source, target, original, samples, purpose, *verdict = row[9:]
@@ -182,18 +208,23 @@ def load_view(database: Database, scope: Scope, view: View, *, own: bool) -> Non
     """Fills a view with what the run found when it was started and, if `own`, with what it added since."""
     run_id = scope.run_id if own else -1
     verdicts = database.read(
-        "SELECT v.id, k.digest, v.identity, v.status, v.measures, c.id IS NOT NULL FROM verdicts v"
+        "SELECT v.id, k.digest, v.identity, v.status, v.measures, c.id IS NOT NULL, v.run_id = ? AND v.after IS NOT NULL"
+        " FROM verdicts v"
         " JOIN kernels k ON k.id = v.kernel_id LEFT JOIN candidates c ON c.kernel_id = k.id"
         " AND c.verdict_id = v.id AND c.run_id = ? WHERE v.problem_id = ? AND v.environment_id = ?"
-        " AND (v.id <= ? OR c.id IS NOT NULL) ORDER BY k.digest, v.status = ?, v.attempt",
-        (run_id, scope.problem_id, scope.environment_id, scope.base_verdict, Status.PASSED.value),
+        " AND (v.id <= ? OR c.id IS NOT NULL OR v.run_id = ? AND v.after IS NOT NULL)"
+        " ORDER BY k.digest, v.status = ?, v.attempt",
+        (run_id, run_id, scope.problem_id, scope.environment_id, scope.base_verdict, run_id, Status.PASSED.value),
     )
     failed: set[str] = set()
+    withdrawn: set[str] = set()
     passed: dict[str, list[tuple[str, int, str | None]]] = defaultdict(list)
-    for key, digest, identity, status, measures, mine in verdicts:
+    for key, digest, identity, status, measures, mine, withdraws in verdicts:
         view.load_known(digest, identity)
         if status != Status.PASSED.value:
-            failed.add(digest)
+            (withdrawn if withdraws else failed).add(digest)
+        elif digest in withdrawn:
+            continue
         elif mine or digest not in failed:
             passed[identity].append((digest, key, measures))
     timings = _timings(database, scope, run_id)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from archive.codec import (
+    Text,
     dump,
     load_measures,
     load_session,
@@ -26,12 +27,20 @@ from evo_l2.kernel import Kernel
 from evo_l2.measures import MeasuresSchema
 from evo_l2.timing import pooled_estimate
 
-__all__ = ["Scope", "insert_candidate", "insert_kernel", "insert_session", "rebuild_standings", "refresh_standing"]
+__all__ = [
+    "Scope",
+    "insert_candidate",
+    "insert_kernel",
+    "insert_session",
+    "insert_withdrawal",
+    "rebuild_standings",
+    "refresh_standing",
+]
 
 _INSERT_KERNEL = "INSERT INTO kernels (digest, target, source, created) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
 _INSERT_VERDICT = (
     "INSERT INTO verdicts (kernel_id, problem_id, environment_id, attempt, run_id, identity, status, gate, message, build,"
-    " measures, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " measures, after, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (kernel_id, problem_id, environment_id, attempt) DO NOTHING"
 )
 _INSERT_SESSION = (
@@ -151,6 +160,24 @@ def insert_session(
     return key
 
 
+def insert_withdrawal(
+    database: Database,
+    scope: Scope,
+    schema: MeasuresSchema,
+    digest: str,
+    identity: str,
+    after: int,
+    verdict: Verdict,
+) -> None:
+    """Writes a failure of a kernel that had passed; inside a transaction."""
+    place = (_kernel_id(database, digest), scope.problem_id, scope.environment_id)
+    n_verdicts = database.read(
+        "SELECT COUNT(*) FROM verdicts WHERE kernel_id = ? AND problem_id = ? AND environment_id = ?", place
+    )[0][0]
+    database.insert(_INSERT_VERDICT, (*place, n_verdicts, scope.run_id, *_judged(identity, verdict), after, now()))
+    refresh_standing(database, scope.problem_id, scope.environment_id, identity, scope.schema_id, schema)
+
+
 def refresh_standing(
     database: Database, problem_id: int, environment_id: int, identity: str, schema_id: int, schema: MeasuresSchema
 ) -> None:
@@ -214,10 +241,9 @@ def _insert_verdict(
     Two runs that were blind to each other may judge one kernel twice. When they agree, the first verdict stands for both;
     when they do not, both are kept.
     """
-    measures = store_measures(verdict.measures)
-    judged = (identity, verdict.status.value, verdict.gate, store_text(verdict.message), store_build(verdict.build), measures)
+    judged = _judged(identity, verdict)
     place = (kernel_id, scope.problem_id, scope.environment_id)
-    first = database.insert(_INSERT_VERDICT, (*place, 0, scope.run_id, *judged, moment))
+    first = database.insert(_INSERT_VERDICT, (*place, 0, scope.run_id, *judged, None, moment))
     if first is not None:
         return first, frozenset()
     rows = database.read(
@@ -226,11 +252,16 @@ def _insert_verdict(
         place,
     )
     for row in rows:
-        if tuple(row[1:]) == (identity, verdict.status.value, verdict.gate, measures):
+        if tuple(row[1:]) == (identity, verdict.status.value, verdict.gate, judged[-1]):
             return int(row[0]), _present(identity)
-    another = database.insert(_INSERT_VERDICT, (*place, len(rows), scope.run_id, *judged, moment))
+    another = database.insert(_INSERT_VERDICT, (*place, len(rows), scope.run_id, *judged, None, moment))
     assert another is not None
     return another, _present(identity, *(row[1] for row in rows))
+
+
+def _judged(identity: str | None, verdict: Verdict) -> tuple[Text | None, ...]:
+    message, build, measures = store_text(verdict.message), store_build(verdict.build), store_measures(verdict.measures)
+    return (identity, verdict.status.value, verdict.gate, message, build, measures)
 
 
 def _present(*identities: str | None) -> frozenset[str]:

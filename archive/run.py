@@ -9,12 +9,12 @@ from typing import Any
 from archive.codec import dump, load, load_cell, load_estimate, load_text, now, store_session
 from archive.database import Database
 from archive.face import Face
-from archive.reading import StoredRecords, load_view, read_calls, read_candidates
-from archive.rows import Scope, insert_candidate, insert_kernel, insert_session
+from archive.reading import StoredRecords, load_view, read_calls, read_candidates, read_remeasurements
+from archive.rows import Scope, insert_candidate, insert_kernel, insert_session, insert_withdrawal
 from archive.view import View
-from evo_l2.contracts import AddResult, AddStatus, Candidate, ModelCall
+from evo_l2.contracts import AddResult, AddStatus, Candidate, ModelCall, Remeasurement
 from evo_l2.errors import StorageError
-from evo_l2.evaluation import Environment, TimingSession
+from evo_l2.evaluation import Environment, TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.measures import MeasuresSchema
 
@@ -97,6 +97,23 @@ class Rewound(_Stored):
                 raise ValueError(f"the run has not stored this session of {digest[:12]}")
             self._last_session = rows[0][0]
             self._view.apply_session(sight, rows[0][0], estimate)
+
+    def withdraw(self, digest: str, verdict: Verdict) -> None:
+        """Takes a withdrawal that the run has stored.
+
+        Raises:
+            KeyError: No such kernel passed here.
+            ValueError: The run has not stored it, or the verdict is that it passed.
+        """
+        with self._lock:
+            sight = self._view.plan_withdrawal(digest, verdict)
+            if not self._database.read(
+                "SELECT 1 FROM verdicts v JOIN kernels k ON k.id = v.kernel_id WHERE v.run_id = ? AND v.after IS NOT NULL"
+                " AND k.digest = ? AND v.status = ? AND v.gate = ?",
+                (self._scope.run_id, digest, verdict.status.value, verdict.gate),
+            ):
+                raise ValueError(f"the run has not stored that {digest[:12]} was withdrawn")
+            self._view.apply_withdrawal(sight)
 
 
 class RunHandle(_Stored):
@@ -193,6 +210,28 @@ class RunHandle(_Stored):
                 )
             self._view.apply_session(sight, key, estimate)
 
+    def withdraw(self, digest: str, verdict: Verdict) -> None:
+        """Files a failure of a kernel that had passed, in one transaction.
+
+        Raises:
+            KeyError: No such kernel passed here.
+            StorageError: The file cannot be written.
+            ValueError: The verdict is that it passed.
+        """
+        with self._lock:
+            sight = self._view.plan_withdrawal(digest, verdict)
+            with self._database.write():
+                insert_withdrawal(
+                    self._database,
+                    self._scope,
+                    self._info.schema,
+                    digest,
+                    sight.identity,
+                    self._view.n_candidates,
+                    verdict,
+                )
+            self._view.apply_withdrawal(sight)
+
     def _verdict_of(self, digest: str) -> int:
         """The verdict that this run sees of a kernel that passed."""
         scope = self._scope
@@ -258,16 +297,9 @@ class RunHandle(_Stored):
         ):
             yield AddResult(AddStatus(status), value, load_cell(cell))
 
-    def retimings(self) -> Iterator[tuple[int, str, TimingSession]]:
-        """Its `add_session` calls, in order: how many candidates had been added, the kernel's digest, the session."""
-        rows = self._database.read(
-            "SELECT s.after, k.digest, s.id FROM timing_sessions s JOIN verdicts v ON v.id = s.verdict_id"
-            " JOIN kernels k ON k.id = v.kernel_id WHERE s.run_id = ? AND s.candidate_index IS NULL ORDER BY s.id",
-            (self._scope.run_id,),
-        )
-        records = StoredRecords(self._database, self._scope)
-        for after, digest, key in rows:
-            yield after, digest, records.sessions((key,))[0]
+    def remeasurements(self) -> Iterator[Remeasurement]:
+        """Its `add_session` and `withdraw` calls, in order."""
+        return read_remeasurements(self._database, self._scope.run_id)
 
     def seeds(self) -> tuple[Kernel, ...]:
         """The kernels that open the run, in order."""

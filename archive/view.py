@@ -65,6 +65,7 @@ class View:
         self._known: dict[str, str] = {}
         self._identities: dict[str, str] = {}
         self._passed: dict[str, Sight] = {}
+        self._untimed: dict[str, Sight] = {}
         self._cache: dict[Cell, Elite] = {}
         self._elites: tuple[Elite, ...] | None = None
         self._best: Elite | None = None
@@ -164,7 +165,9 @@ class View:
                 self._identities[candidate.identity] = digest
             if candidate.evaluation.session is not None and session is not None:
                 assert candidate.identity is not None
-                self._passed[digest] = Sight(candidate.identity, digest, addition.cell, (session,))
+                sight = self._passed[digest] = Sight(candidate.identity, digest, addition.cell, (session,))
+                if addition.entry is None:
+                    self._untimed[candidate.identity] = sight
         elif candidate.duplicate_of is not None and digest is not None:
             self._known.setdefault(digest, candidate.duplicate_of)
         if addition.entry is not None:
@@ -209,6 +212,24 @@ class View:
         sight.sessions = (*sight.sessions, key)
         self._put(sight, estimate)
 
+    def plan_withdrawal(self, digest: str, verdict: Verdict) -> Sight:
+        """The kernel that a failure takes off the grid; changes nothing.
+
+        Raises:
+            KeyError: No such kernel passed here.
+            ValueError: The verdict is that it passed.
+        """
+        if verdict.status is Status.PASSED:
+            raise ValueError(f"a kernel is withdrawn for a failure, and {digest[:12]} passed")
+        return self._sight(digest)
+
+    def apply_withdrawal(self, sight: Sight) -> None:
+        """Takes a planned withdrawal."""
+        self._put(sight, None)
+        del self._untimed[sight.identity]
+        for digest in [digest for digest, other in self._passed.items() if other is sight]:
+            del self._passed[digest]
+
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def find(self, digest: str | None, identity: str | None) -> str | None:
@@ -241,6 +262,11 @@ class View:
             return self._elite(entry.cell)
         return self._fetch(entry, sight)
 
+    def untimed(self) -> tuple[tuple[Kernel, int], ...]:
+        """See `evo_l2.contracts.Archive.untimed`."""
+        sights = sorted(self._untimed.values(), key=lambda sight: sight.digest)
+        return tuple((self._records.kernel(sight.digest)[0], len(sight.sessions)) for sight in sights)
+
     def ranked(self) -> Iterator[Elite]:
         """Every kernel that passed and has an objective, the best first."""
         return (self.get(entry.digest) for entry in self._grid.ranked())
@@ -271,6 +297,10 @@ class View:
         if estimate is not None and sight.cell is not None:
             self._grid.put(Entry(sight.digest, sight.identity, sight.cell, estimate))
             self._changed(sight.cell)
+        if estimate is None:
+            self._untimed.setdefault(sight.identity, sight)
+        else:
+            self._untimed.pop(sight.identity, None)
 
     def _changed(self, cell: Cell) -> None:
         self._cache.pop(cell, None)

@@ -273,6 +273,18 @@ class Candidate:
             raise ValueError("a duplicate names the kernel that it repeats, and nothing else does")
 
 
+@dataclass(frozen=True, slots=True)
+class Remeasurement:
+    """A later measurement of a kernel that had passed."""
+
+    after: int
+    """How many candidates of the run had been told."""
+    digest: str
+    """The kernel's source."""
+    evaluation: Evaluation
+    """A session; or a failure, which withdrew the kernel."""
+
+
 class AddStatus(StrEnum):
     """What an addition did to the grid."""
 
@@ -311,6 +323,19 @@ class Archive(Protocol):
         Raises:
             KeyError: No such kernel passed here.
         """
+        ...
+
+    def withdraw(self, digest: str, verdict: Verdict) -> None:
+        """Files a failure of a kernel that had passed: it stays known, but is no elite, now or later.
+
+        Raises:
+            KeyError: No such kernel passed here.
+            ValueError: The verdict is that it passed.
+        """
+        ...
+
+    def untimed(self) -> tuple[tuple[Kernel, int], ...]:
+        """Kernels that passed but have no conclusive timing, in order of digest, each with its number of sessions."""
         ...
 
     def find(self, *, digest: str | None = None, identity: str | None = None) -> str | None:

@@ -9,7 +9,7 @@ measurements: it can be replayed, and it can go on after a kill under the same n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,10 +18,23 @@ from typing import TypeVar
 import numpy as np
 
 from evo_l2.budget import Budget
-from evo_l2.contracts import AddResult, Archive, Candidate, Evaluator, Mutator, Outcome, Prepared, Proposal, Request
+from evo_l2.contracts import (
+    AddResult,
+    Archive,
+    Candidate,
+    Evaluator,
+    Mutator,
+    Outcome,
+    Prepared,
+    Proposal,
+    Remeasurement,
+    Request,
+)
 from evo_l2.errors import DeviceError
 from evo_l2.evaluation import Evaluation, Status
+from evo_l2.futures import done_future, picked_future
 from evo_l2.kernel import Kernel
+from evo_l2.past import Past, file_remeasurement
 from evo_l2.problem import Problem
 from evo_l2.quiet import Quiet
 from evo_l2.search import Search
@@ -29,6 +42,8 @@ from evo_l2.search import Search
 __all__ = ["Pipeline", "PipelineSettings", "Stop"]
 
 T = TypeVar("T")
+_MOST_SESSIONS = 3
+"""How often a kernel is timed, each time in a group of its own, until its times can be trusted."""
 _MOST_DRAWS = 16
 """How often a model-free operator may draw again when it proposes what is known already."""
 
@@ -76,7 +91,7 @@ class Pipeline:
         problem: What is computed.
         seeds: Kernels that open the run, candidates 0 and up.
         search: Asks and tells; its archive is at the state before candidate 0.
-        archive: The durable archive; gets every new candidate before the search is told.
+        archive: The durable archive; gets every new candidate before the search is told. What it holds of the run is past.
         evaluator: Builds, judges and times.
         quiet: Shared with whatever else makes noise.
         budget: What may be spent.
@@ -115,19 +130,23 @@ class Pipeline:
         self._n_groups_told = 0
         self._in_flight_digests: dict[str, int] = {}
         self._build_s: dict[str, float] = {}
-        self._past: Sequence[Candidate] = ()
+        self._past = Past(0)
 
     def request_stop(self) -> None:
         """Ends the run at the next candidate; what is in flight is dropped and can be resumed."""
         self._stop_requested = True
 
-    def run(self, history: Iterable[Candidate] = ()) -> Stop:
-        """Tells history again, then goes on until a limit is reached.
+    def run(self, history: Iterable[Candidate] = (), remeasured: Iterable[Remeasurement] = ()) -> Stop:
+        """Tells the past again, then goes on until a limit is reached.
+
+        Args:
+            history: The candidates that the durable archive holds, in order of index; taken as they are needed.
+            remeasured: What it holds of later measurements, in order.
 
         Raises:
             EvoL2Error: The machine, a model or the store is at fault; everything told so far is stored.
         """
-        self._past = tuple(history)
+        self._past = Past(self._archive.n_candidates, history, remeasured)
         proposers = ThreadPoolExecutor(max(1, len(self._operators)), thread_name_prefix="propose")
         builders = ThreadPoolExecutor(self._settings.build_workers, thread_name_prefix="build")
         self._proposers, self._builders = proposers, builders
@@ -143,16 +162,16 @@ class Pipeline:
         for index, kernel in enumerate(self._seeds):
             flight = _Flight(None, 0)
             self._flights[index] = flight
-            if index >= len(self._past):
+            if index >= self._past.n_candidates:
                 flight.prepared = self._builders.submit(self._prepare, kernel)
         self._budget.start_clock()
         while True:
             self._ask_groups()
             if self._n_told not in self._flights:
                 return Stop.EVALUATIONS
-            if self._n_told < len(self._past):
-                self._tell(self._past[self._n_told], replayed=True)
-                if self._n_told == len(self._past):
+            if self._n_told < self._past.n_candidates:
+                self._tell(self._past.candidate(self._n_told), replayed=True)
+                if self._n_told == self._past.n_candidates:
                     self._budget.start_clock()
                 continue
             self._check_limits()
@@ -178,20 +197,20 @@ class Pipeline:
             self._flights[request.index] = flight
             if mutator.uses_model:
                 self._budget.reserve(request.index, mutator.most_tokens)
-            if request.index < len(self._past):
-                self._remember(self._past[request.index], mutator)
+            if request.index < self._past.n_candidates:
+                self._remember(self._past.candidate(request.index), mutator)
                 continue
             if mutator.uses_model:
                 models.setdefault(request.operator, []).append(request)
             else:
                 proposal = self._propose_new(request)
-                flight.proposal = _done(proposal)
+                flight.proposal = done_future(proposal)
                 if proposal.kernel is not None:
                     flight.prepared = self._builders.submit(self._prepare, proposal.kernel)
         for batch in models.values():
             batched = self._proposers.submit(self._search.propose, self._problem, batch)
             for position, request in enumerate(batch):
-                self._flights[request.index].proposal = _picked(batched, position)
+                self._flights[request.index].proposal = picked_future(batched, position)
 
     def _unaffordable(self, count: int) -> frozenset[str]:
         """Operators whose calls might overrun the budget if the whole group were theirs."""
@@ -329,15 +348,36 @@ class Pipeline:
         result = self._search.tell(candidate)
         self._budget.tell(candidate)
         self._flights.pop(candidate.index, None)
+        self._past.forget(candidate.index)
         if candidate.kernel is not None:
             self._in_flight_digests.pop(candidate.kernel.digest, None)
         self._n_told += 1
         self._told(candidate, result, replayed)
+        done = set()
+        for past in self._past.remeasured(self._n_told):
+            file_remeasurement(self._search.archive, past.digest, past.evaluation)
+            done.add(past.digest)
         while self._n_groups_told + 1 < len(self._starts) and self._n_told >= self._starts[self._n_groups_told + 1]:
+            if self._n_told >= self._past.n_candidates:
+                self._retime(done)
             self._search.close_group(self._n_groups_told)
             self._n_groups_told += 1
             if self._n_groups_told == 1 and not self._search.archive.elites():
                 raise _no_seed(candidate)
+
+    def _retime(self, done: Set[str]) -> None:
+        """Measures again what is right but could not be timed; a kernel that fails now is withdrawn."""
+        seeds = self._search.seed_sequence(self._n_told, 4)
+        for kernel, n_sessions in self._search.archive.untimed():
+            if n_sessions >= _MOST_SESSIONS or kernel.digest in done:
+                continue
+            self._check_limits()
+            prepared = self._prepare(kernel)
+            if prepared.verdict is None:
+                with self._quiet.silence():
+                    evaluation = self._evaluator.measure(prepared, seeds.spawn(1)[0], purpose="retime")
+                for archive in (self._archive, self._search.archive):
+                    file_remeasurement(archive, kernel.digest, evaluation)
 
 
 def _no_seed(last: Candidate) -> DeviceError:
@@ -350,25 +390,3 @@ def _no_seed(last: Candidate) -> DeviceError:
         found = f"{verdict.status.value} ({verdict.gate}): {verdict.message}" if verdict is not None else last.outcome.value
         hint = "evo-l2 verify FILE, for each seed"
     return DeviceError("no seed passed", expected=expected, found=found, hint=hint)
-
-
-def _done(value: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(value)
-    return future
-
-
-def _picked(batched: Future[tuple[T, ...]], position: int) -> Future[T]:
-    """One place of a batch's future result, as a future of its own."""
-    future: Future[T] = Future()
-
-    def settle(done: Future[tuple[T, ...]]) -> None:
-        if done.cancelled():
-            future.cancel()
-        elif (error := done.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(done.result()[position])
-
-    batched.add_done_callback(settle)
-    return future

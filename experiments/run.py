@@ -13,6 +13,7 @@ from evo_l2.budget import Budget, Limits
 from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator
 from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.kernel import Kernel
+from evo_l2.past import file_remeasurement
 from evo_l2.pipeline import Pipeline, PipelineSettings, Stop
 from evo_l2.problem import Problem
 from evo_l2.quiet import Quiet
@@ -210,12 +211,12 @@ def _go(
     observer.started(Started(run.name, db, problem, n_cells, config, generator.name if generator is not None else None))
     try:
         try:
-            stop = pipeline.run(run.history())
+            stop = pipeline.run(run.history(), run.remeasurements())
+            if stop is not Stop.REQUESTED and not recorded:
+                with quiet.silence():
+                    _measure_winners(config, seeds, run, evaluator, search, observer)
         except KeyboardInterrupt:
             stop = Stop.REQUESTED
-        if stop is not Stop.REQUESTED and not recorded:
-            with quiet.silence():
-                _measure_winners(config, seeds, run, evaluator, search, observer)
     finally:
         observer.stopped()
     seed_elite = _best_seed(run, seeds)
@@ -229,26 +230,39 @@ def _go(
 def _measure_winners(
     config: RunConfig, seeds: Sequence[Kernel], run: RunHandle, evaluator: Evaluator, search: Search, observer: Observer
 ) -> None:
-    """Times the best few elites and the best seed once more, each in fresh processes with fresh buffers."""
+    """Times the best few elites and the best seed once more, each in fresh processes with fresh buffers.
+
+    What looked best by luck falls back by it; so it goes on until the best that is left has been measured again too.
+    """
     if config.timing.finalists == 0:
         return
-    ranked = sorted(run.elites(), key=lambda elite: -elite.estimate.log_low)[: config.timing.finalists]
-    seed = _best_seed(run, seeds)
-    if seed is not None and all(seed.kernel.digest != elite.kernel.digest for elite in ranked):
-        ranked.append(seed)
-    for number, elite in enumerate(ranked):
-        observer.note(f"measuring finalist {number + 1} of {len(ranked)} again")
+    random = search.seed_sequence(run.n_candidates, _FINAL_STREAM)
+    for number in range(1, 4 * config.timing.finalists + 2):
+        elite = _next_finalist(config.timing.finalists, seeds, run)
+        if elite is None:
+            return
+        observer.note(f"measuring finalist {number} again")
         prepared = evaluator.prepare(elite.kernel)
         if prepared.verdict is not None:
-            observer.note(f"finalist {number + 1} no longer builds: {prepared.verdict.message}")
-            continue
-        evaluation = evaluator.measure(
-            prepared, search.seed_sequence(run.n_candidates + number, _FINAL_STREAM), purpose="final"
-        )
+            observer.note(f"finalist {number} no longer builds: {prepared.verdict.message}")
+            return
+        evaluation = evaluator.measure(prepared, random.spawn(1)[0], purpose="final")
         if evaluation.session is None:
-            observer.note(f"finalist {number + 1} failed when measured again: {evaluation.verdict.message}")
-        else:
-            run.add_session(elite.kernel.digest, evaluation.session)
+            observer.note(f"finalist {number} failed when measured again and is withdrawn: {evaluation.verdict.message}")
+        file_remeasurement(run, elite.kernel.digest, evaluation)
+
+
+def _next_finalist(n_finalists: int, seeds: Sequence[Kernel], run: RunHandle) -> Elite | None:
+    """The next of the best few elites, then of the best seed, that was not measured again yet."""
+    ranked = sorted(run.elites(), key=lambda elite: -elite.estimate.log_low)[:n_finalists]
+    seed = _best_seed(run, seeds)
+    return next((elite for elite in (*ranked, *([seed] if seed else [])) if not _is_final(elite)), None)
+
+
+def _is_final(elite: Elite) -> bool:
+    """Whether it was measured again; a second try that is not conclusive is the last."""
+    finals = [session for session in elite.sessions if session.purpose == "final"]
+    return len(finals) >= 2 or any(session.conclusive for session in finals)
 
 
 def _best_seed(run: RunHandle, seeds: Sequence[Kernel]) -> Elite | None:
@@ -287,10 +301,10 @@ def _recorded(
         if old.problem_key != problem.key:
             expected = f"a run of problem {problem.key}"
             raise ConfigurationError("the recording is of another problem", expected=expected, found=old.problem_key)
-        candidates = list(old.history())
+        candidates, remeasured = list(old.history()), list(old.remeasurements())
         environment = old.environment
     calls = [call for candidate in candidates for call in candidate.calls]
-    evaluator = RecordedEvaluator(candidates, environment)
+    evaluator = RecordedEvaluator(candidates, environment, remeasured)
     live = make_generator(config.generator)
     if live is None:
         return evaluator, None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from archive import MemoryArchive, Store
 from evo_l2.contracts import AddStatus, Outcome
 from evo_l2.evaluation import Status
+from evo_l2.past import Past, file_remeasurement
 from evo_l2.timing import pooled_estimate
 
 
@@ -43,6 +44,10 @@ class _Replayed:
     def add_session(self, digest, session):
         self.run.add_session(digest, session)
         self.rewound.add_session(digest, session)
+
+    def withdraw(self, digest, verdict):
+        self.run.withdraw(digest, verdict)
+        self.rewound.withdraw(digest, verdict)
 
     def __getattr__(self, name):
         return getattr(self.rewound, name)
@@ -146,7 +151,47 @@ def test_an_inconclusive_kernel_is_known_but_holds_no_cell_until_it_is_timed_aga
     assert archive.elites() == ()
     with pytest.raises(KeyError):
         archive.get(cases.kernel(0).digest)
+    assert archive.untimed() == ((cases.kernel(0), 1),)
+    archive.add_session(cases.kernel(0).digest, cases.session(2, conclusive=False))
+    assert archive.untimed() == ((cases.kernel(0), 2),)
     archive.add_session(cases.kernel(0).digest, cases.session(3))
+    assert archive.untimed() == ()
+    assert archive.best().kernel == cases.kernel(0)
+
+
+FAILURE = cases.verdict(0, status=Status.INCORRECT)
+
+
+def test_a_withdrawn_kernel_is_known_but_no_elite_and_the_next_best_takes_its_cell(archive):
+    archive.add(cases.evaluated(0, 0, speedup=3.0))
+    archive.add(cases.evaluated(1, 1, speedup=2.0))
+    digest = cases.kernel(0).digest
+    archive.withdraw(digest, FAILURE)
+    assert [elite.kernel for elite in archive.elites()] == [cases.kernel(1)]
+    assert archive.best().kernel == cases.kernel(1)
+    assert archive.find(digest=digest) == digest
+    assert archive.untimed() == ()
+    with pytest.raises(KeyError):
+        archive.get(digest)
+    with pytest.raises(KeyError):
+        archive.add_session(digest, cases.session(1))
+    with pytest.raises(KeyError):
+        archive.withdraw(digest, FAILURE)
+    archive.add(cases.evaluated(2, 2, parents=(digest,)))
+    assert archive.n_candidates == 3
+
+
+def test_an_inconclusive_kernel_can_be_withdrawn(archive):
+    archive.add(cases.evaluated(0, 0, conclusive=False))
+    archive.withdraw(cases.kernel(0).digest, FAILURE)
+    assert archive.untimed() == ()
+    assert archive.elites() == ()
+
+
+def test_a_kernel_is_not_withdrawn_for_having_passed(archive):
+    archive.add(cases.evaluated(0, 0))
+    with pytest.raises(ValueError, match="passed"):
+        archive.withdraw(cases.kernel(0).digest, cases.verdict(0))
     assert archive.best().kernel == cases.kernel(0)
 
 
@@ -229,7 +274,7 @@ def test_candidates_without_kernel_are_counted(archive):
 # --- properties -------------------------------------------------------------------------------------------------------
 
 kinds = st.tuples(
-    st.sampled_from(["passed", "passed", "passed", "failed", "inconclusive", "duplicate", "none", "session"]),
+    st.sampled_from(["passed", "passed", "passed", "failed", "inconclusive", "duplicate", "none", "session", "withdrawal"]),
     st.integers(0, 5),
     st.sampled_from(CELLS),
     st.sampled_from([0.5, 0.98, 1.0, 1.02, 2.0]),
@@ -246,6 +291,10 @@ def play(archive, steps):
         if kind == "session":
             if known:
                 archive.add_session(known[pick % len(known)].digest, cases.session(1000 + number, speedup, purpose="retime"))
+            continue
+        if kind == "withdrawal":
+            if known:
+                archive.withdraw(known.pop(pick % len(known)).digest, FAILURE)
             continue
         if kind == "duplicate" and known:
             candidate = cases.duplicate(index, 500 + number, known[pick % len(known)])
@@ -266,7 +315,7 @@ def oracle(steps):
     """Cell to digest of its elite, by the definition: all sessions pooled, highest lower bound, smaller digest."""
     archive = MemoryArchive(cases.SCHEMA)
     sessions, cells = {}, {}
-    add, add_session = archive.add, archive.add_session
+    add, add_session, withdraw = archive.add, archive.add_session, archive.withdraw
 
     def noted_add(candidate):
         if candidate.evaluation is not None and candidate.evaluation.session is not None:
@@ -278,7 +327,11 @@ def oracle(steps):
         sessions[digest].append(session)
         return add_session(digest, session)
 
-    archive.add, archive.add_session = noted_add, noted_session
+    def noted_withdrawal(digest, verdict):
+        del sessions[digest]
+        return withdraw(digest, verdict)
+
+    archive.add, archive.add_session, archive.withdraw = noted_add, noted_session, noted_withdrawal
     play(archive, steps)
     ranked = []
     for digest, timed in sessions.items():
@@ -292,7 +345,8 @@ def oracle(steps):
 
 
 def state(archive):
-    return archive.elites(), archive.best(), archive.n_candidates, archive.grid.qd_score, archive.grid.coverage
+    untimed = sorted((kernel.digest, n_sessions) for kernel, n_sessions in archive.untimed())
+    return archive.elites(), archive.best(), untimed, archive.n_candidates, archive.grid.qd_score, archive.grid.coverage
 
 
 @given(sequences)
@@ -319,14 +373,13 @@ def test_memory_store_rebuilt_store_and_replay_agree(steps):
         again = store.open_run(run.name)
         assert state(again) == state(run)
         rewound = run.rewind()
-        retimings = list(run.retimings())
+        past = Past(run.n_candidates, run.history(), run.remeasurements())
         replayed = []
-        for candidate in run.history():
-            while retimings and retimings[0][0] == rewound.n_candidates:
-                rewound.add_session(*retimings.pop(0)[1:])
-            replayed.append(rewound.add(candidate))
-        for _, digest, session in retimings:
-            rewound.add_session(digest, session)
+        for index in range(past.n_candidates + 1):
+            for again in past.remeasured(index):
+                file_remeasurement(rewound, again.digest, again.evaluation)
+            if index < past.n_candidates:
+                replayed.append(rewound.add(past.candidate(index)))
         assert replayed == expected
         assert state(rewound) == state(run)
         standings = "SELECT * FROM standings WHERE environment_id = 1 ORDER BY identity"

@@ -16,7 +16,7 @@ import pytest
 from archive import Store
 from archive.database import APPLICATION_ID, HEAD, open_database
 from evo_l2.errors import ConfigurationError, StorageError
-from evo_l2.evaluation import Environment, Status
+from evo_l2.evaluation import Environment, Evaluation, Status
 from evo_l2.kernel import Kernel
 from evo_l2.measures import Axis, MeasuresSchema
 
@@ -41,6 +41,9 @@ def start(store, name="run", environment=None, problem=None):
 def store(tmp_path):
     with Store.open(tmp_path / "a.db") as opened:
         yield opened
+
+
+FIRST = cases.kernel(0).digest
 
 
 def everything():
@@ -134,7 +137,25 @@ def test_sessions_added_later_come_back_in_order(store):
     run.add_session(cases.kernel(0).digest, cases.session(1, purpose="retime"))
     run.add(cases.evaluated(1, 1))
     run.add_session(cases.kernel(0).digest, cases.session(2, purpose="final"))
-    assert [(after, session.purpose) for after, _, session in run.retimings()] == [(1, "retime"), (2, "final")]
+    run.withdraw(cases.kernel(1).digest, cases.verdict(1, status=Status.RUNTIME_ERROR))
+    again = list(run.remeasurements())
+    assert [(one.after, one.digest) for one in again] == [(1, FIRST), (2, FIRST), (2, cases.kernel(1).digest)]
+    assert [one.evaluation.session.purpose for one in again[:2]] == ["retime", "final"]
+    assert again[2].evaluation == Evaluation(cases.verdict(1, status=Status.RUNTIME_ERROR))
+    assert list(store.open_run().remeasurements()) == again
+
+
+def test_a_kernel_that_one_run_withdrew_is_no_elite_of_the_next(store):
+    run = start(store)
+    run.add(cases.evaluated(0, 0, speedup=3.0))
+    run.add(cases.evaluated(1, 1, speedup=2.0))
+    beside = start(store)
+    run.withdraw(FIRST, cases.verdict(0, status=Status.RUNTIME_ERROR))
+    assert store.read("SELECT identity FROM standings") == [("identity-1",)]
+    assert start(store).best().kernel == store.open_run(run.name).best().kernel == cases.kernel(1)
+    assert start(store).find(digest=FIRST) == FIRST
+    assert beside.best().kernel == store.open_run(beside.name).best().kernel == cases.kernel(0)
+    assert run.rewind().elites() == ()
 
 
 def test_a_rewound_run_refuses_what_the_run_has_not_stored(store):
@@ -492,7 +513,7 @@ def test_two_processes_make_and_fill_one_file(tmp_path):
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("revision", ["0001"])
+@pytest.mark.parametrize("revision", ["0001", "0002"])
 def test_the_golden_file_of_every_revision_is_opened_read_and_written(tmp_path, revision):
     path = tmp_path / "a.db"
     path.write_bytes((GOLDEN / f"archive_{revision}.db").read_bytes())
@@ -507,10 +528,10 @@ def test_the_golden_file_of_every_revision_is_opened_read_and_written(tmp_path, 
         standings = "SELECT identity, cell, n_sessions, log_low FROM standings ORDER BY identity"
         kept = store.read(standings)
         store.rebuild()
-        # Bounds only about: another machine's logarithm may differ in the last digit.
+        # Bounds only about: another machine's logarithm may differ in the last digit, and 0001 drew other resamples.
         for before, after in zip(kept, store.read(standings), strict=True):
             assert tuple(after[:3]) == tuple(before[:3])
-            assert after[3] == pytest.approx(before[3], rel=1e-9)
+            assert after[3] == pytest.approx(before[3], rel=0.2 if revision == "0001" else 1e-9)
         run.add(cases.evaluated(7, 7, speedup=9.0))
         assert store.open_run().best().kernel == cases.kernel(7)
         fresh = tmp_path / "fresh.db"
@@ -533,8 +554,8 @@ def test_the_newest_revision_is_the_one_the_code_knows():
 
 LATER = """
 from alembic import op
-revision = "0002"
-down_revision = "0001"
+revision = "9999"
+down_revision = "{head}"
 def upgrade():
     op.execute("ALTER TABLE runs ADD COLUMN note TEXT")
     {then}
@@ -548,12 +569,12 @@ def later_migrations(folder, then):
 
     copy = folder / "migrations"
     shutil.copytree(Path(archive.migrations.__file__).parent, copy)
-    (copy / "versions" / "r0002_note.py").write_text(LATER.format(then=then))
+    (copy / "versions" / "r9999_note.py").write_text(LATER.format(head=HEAD, then=then))
     return copy
 
 
 def open_at(path, migrations):
-    return open_database(path, create=False, durable=False, busy_timeout_s=5.0, migrations=migrations, head="0002")
+    return open_database(path, create=False, durable=False, busy_timeout_s=5.0, migrations=migrations, head="9999")
 
 
 def test_an_older_file_is_copied_and_upgraded(tmp_path):
@@ -563,7 +584,7 @@ def test_an_older_file_is_copied_and_upgraded(tmp_path):
     try:
         assert database.upgraded_from == "0001"
         assert database.read("SELECT note FROM runs") == [(None,)]
-        assert database.read("SELECT version_num FROM alembic_version") == [("0002",)]
+        assert database.read("SELECT version_num FROM alembic_version") == [("9999",)]
     finally:
         database.close()
     with Store.open(tmp_path / "a.db.0001.bak", create=False) as copy:

@@ -1,18 +1,23 @@
 """The loop: deterministic, resumable, within its budgets, and never judging anything twice."""
 
+import dataclasses
 import threading
 import time
 
 import pytest
 
 from archive.memory import MemoryArchive
+from archive.store import Store
 from evo_l2.budget import Budget, Limits
 from evo_l2.contracts import Message, ModelCall, Outcome, Proposal, Reply
 from evo_l2.errors import DeviceError
+from evo_l2.evaluation import Evaluation, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
+from evo_l2.past import Past
 from evo_l2.pipeline import Pipeline, PipelineSettings, Stop
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.quiet import Quiet
+from evo_l2.recorded import RecordedEvaluator
 from evo_l2.search import Search, SearchSettings
 from mutators.operators import Parametric
 
@@ -166,6 +171,95 @@ def test_a_run_without_a_right_seed_says_why(instant):
 
     with pytest.raises(DeviceError, match="no seed passed"):
         run(instant, evaluator=Broken())
+
+
+class Restless:
+    """An evaluator whose first times of a kernel cannot be trusted, for every third kernel; one of those fails later."""
+
+    def __init__(self, instant, n_bad=1, broken=None):
+        self.inner = instant.InstantEvaluator()
+        self.environment = self.inner.environment
+        self.prepare, self.close = self.inner.prepare, self.inner.close
+        self.n_bad, self.broken = n_bad, broken
+        self.times = {}
+        self.again = []
+
+    def measure(self, prepared, seed, *, purpose="search"):
+        n_times = self.times[prepared.identity] = self.times.get(prepared.identity, 0) + 1
+        assert (purpose == "retime") == (n_times > 1)
+        evaluation = self.inner.measure(prepared, seed, purpose=purpose)
+        if evaluation.session is None or int(prepared.identity, 16) % 3:
+            return evaluation
+        if purpose == "retime" and int(prepared.identity, 16) % 2 == self.broken:
+            failed = Verdict(Status.INCORRECT, "exact-integers", "wrong", prepared.build, prepared.measures)
+            return Evaluation(failed)
+        if n_times > self.n_bad:
+            return evaluation
+        case = evaluation.session.cases[0]
+        case = dataclasses.replace(case, kept=(False,) * len(case.kept))
+        return dataclasses.replace(evaluation, session=TimingSession((case,), purpose))
+
+
+@pytest.mark.parametrize("n_bad", [1, 2, 9])
+def test_what_could_not_be_timed_is_timed_again_and_at_most_three_times(instant, tmp_path, n_bad):
+    evaluator = Restless(instant, n_bad)
+    with Store.open(tmp_path / "a.db") as store:
+        handle = durable_run(instant, store, evaluator)
+        sessions = {again.digest: 0 for again in handle.remeasurements()}
+        assert sessions
+        assert max(evaluator.times.values()) == min(n_bad + 1, 3)
+        last_group = {candidate.kernel.digest for candidate in handle.history() if candidate.index >= 34}
+        left = {kernel.digest: n_sessions for kernel, n_sessions in handle.untimed()}
+        assert all(n_sessions == 3 or digest in last_group for digest, n_sessions in left.items())
+        assert (3 in left.values()) == (n_bad == 9)
+        assert store.open_run().untimed() == handle.untimed()
+
+
+@pytest.mark.parametrize("broken", [None, 0])
+@pytest.mark.parametrize("cut", [1, 2, 10, 18, 26, 31])
+def test_a_run_with_later_measurements_goes_on_as_if_it_had_not_been_cut(instant, tmp_path, cut, broken):
+    with Store.open(tmp_path / "whole.db") as one, Store.open(tmp_path / "cut.db") as two:
+        whole = durable_run(instant, one, Restless(instant, broken=broken))
+        evaluator = Restless(instant, broken=broken)
+        durable_run(instant, two, evaluator, stop_at=cut)
+        resumed = durable_run(instant, two, evaluator, resumed=True)
+        assert rows(resumed.history()) == rows(whole.history())
+        assert list(resumed.remeasurements()) == list(whole.remeasurements())
+        withdrawn = [again for again in whole.remeasurements() if again.evaluation.session is None]
+        assert bool(withdrawn) == (broken is not None)
+        assert not {again.digest for again in withdrawn} & {elite.kernel.digest for elite in whole.ranked()}
+        replayed = RecordedEvaluator(whole.history(), whole.environment, whole.remeasurements())
+        with Store.open(tmp_path / "replayed.db") as three:
+            again = durable_run(instant, three, replayed)
+            assert rows(again.history()) == rows(whole.history())
+            assert list(again.remeasurements()) == list(whole.remeasurements())
+
+
+def test_a_past_that_ends_too_soon_says_so():
+    with pytest.raises(LookupError, match="ends before candidate 0"):
+        Past(1).candidate(0)
+
+
+def durable_run(instant, store, evaluator, *, stop_at=None, resumed=False):
+    """A run of 40 candidates in a file."""
+    seeds = [Kernel(instant.kernel_source(), "cpu"), Kernel(instant.kernel_source(base=2), "cpu")]
+    if resumed:
+        handle = store.open_run()
+    else:
+        handle = store.start_run("run", PROBLEM, evaluator.environment, "cpu", {}, 1)
+    pipeline = Pipeline(
+        problem=PROBLEM,
+        seeds=seeds,
+        search=Search(handle.rewind(), {"parametric": (Parametric(), 1.0)}, 1, SearchSettings()),
+        archive=handle,
+        evaluator=evaluator,
+        quiet=Quiet(),
+        budget=Budget(Limits(evaluations=40)),
+        settings=PipelineSettings(8),
+        told=lambda candidate, result, replayed: candidate.index + 1 == stop_at and pipeline.request_stop(),
+    )
+    pipeline.run(handle.history(), handle.remeasurements())
+    return handle
 
 
 def test_a_failing_machine_ends_the_run_and_leaves_no_thread(instant):
