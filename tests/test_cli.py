@@ -22,7 +22,7 @@ from experiments.summary import ratio
 
 SEED = "experiments/seeds/cpu/vectorised_nn.c"
 ROOT = Path(__file__).parent.parent
-TINY = ("--set=timing.blocks=4", "--set=timing.min_batch_ms=0.5", "--set=budget.evaluations=5", "--set=timing.final_blocks=4")
+TINY = ("--set=timing.blocks=8", "--set=timing.min_batch_ms=0.5", "--set=budget.evaluations=5", "--set=timing.final_blocks=8")
 WRONG = """\
 //! layout nn
 //! launch hgemm(A: in, B: in, C: out, M, N, K)

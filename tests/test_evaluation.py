@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from evo_l2.evaluation import BuildReport, CaseTiming, Environment, Evaluation, Status, TimingSession, Verdict
+from evo_l2.evaluation import (
+    FEWEST_BLOCKS,
+    BuildReport,
+    CaseTiming,
+    Environment,
+    Evaluation,
+    Status,
+    TimingSession,
+    Verdict,
+)
 from evo_l2.measures import Axis, MeasuresSchema
 from evo_l2.timing import pooled_estimate
 
@@ -57,19 +66,20 @@ def test_times_that_are_no_times_are_refused():
 
 
 def test_the_estimate_is_the_median_ratio_inside_its_interval():
-    value = pooled_estimate([session([2.0] * 5, [1.0, 1.1, 0.9, 1.0, 1.05])])
+    value = pooled_estimate([session([2.0] * 7, [1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0])])
     assert value.speedup == pytest.approx(0.5)
     low, high = value.interval
     assert 0.45 <= low <= 0.5 <= high <= 0.55
-    assert value.n_blocks == 5
+    assert value.n_blocks == 7
 
 
 def test_dropped_blocks_do_not_count_and_too_many_make_it_inconclusive():
-    kept = session([1, 1, 1, 50], [2, 2, 2, 2], [True, True, True, False])
+    kept = session([1] * 7 + [50], [2] * 8, [True] * 7 + [False])
     assert pooled_estimate([kept]).speedup == pytest.approx(2.0)
-    lost = session([1, 1, 1, 1], [2, 2, 2, 2], [True, False, False, False])
-    assert Evaluation(PASSED, lost).status is Status.INCONCLUSIVE
-    assert pooled_estimate([lost]) is None
+    for n_kept, n_blocks in ((9, 20), (FEWEST_BLOCKS - 1, FEWEST_BLOCKS - 1)):
+        lost = session([1] * n_blocks, [2] * n_blocks, [i < n_kept for i in range(n_blocks)])
+        assert Evaluation(PASSED, lost).status is Status.INCONCLUSIVE
+        assert pooled_estimate([lost]) is None
 
 
 def test_more_sessions_narrow_the_interval():

@@ -18,7 +18,7 @@ from experiments.config import load_config
 from experiments.run import execute
 
 N_KILLS = 100 if os.environ.get("EVO_L2_SOAK") else 20
-QUICK = ("timing.blocks=4", "timing.min_batch_ms=0.5", "timing.finalists=0")
+QUICK = ("timing.blocks=8", "timing.min_batch_ms=0.5", "timing.finalists=0")
 
 
 @pytest.fixture(scope="module")

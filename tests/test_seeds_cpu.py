@@ -23,7 +23,7 @@ from experiments.seeds import load_seeds, seed_names
 
 LAYOUTS = ("nn", "nt")
 SHAPES = ((1, 1, 1, 1), (1, 7, 3, 2), (5, 1, 9, 1), (17, 33, 65, 3), (64, 64, 64, 1), (129, 131, 257, 1), (3, 600, 1, 1))
-SETTINGS = CpuSettings(timing=TimingSettings(blocks=4, min_batch_ms=1.0, most_s=0.1))
+SETTINGS = CpuSettings(timing=TimingSettings(blocks=8, min_batch_ms=1.0, most_s=0.1))
 SEEDS = [
     pytest.param(layout, name, kernel, id=name)
     for layout in LAYOUTS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evo_l2.errors import DeviceError
-from evo_l2.evaluation import CaseTiming
+from evo_l2.evaluation import FEWEST_BLOCKS, CaseTiming
 from evo_l2.judge import Failure, Fault, Judge, Stage, fault_failure
 from evo_l2.problem import Instance
 
@@ -17,6 +17,8 @@ __all__ = ["PairPlan", "TimingSettings", "plan_pairs", "set_bytes", "time_pairs"
 _MOST_SET_BYTES = 192 << 20
 """Memory that all buffer sets of one side may take."""
 _MOST_CALLS = 2048
+_FEWEST_PLANNED = FEWEST_BLOCKS + 2
+"""Two of them may be lost."""
 _STILL = math.log(1.25)
 """Two samples of one side in one block may differ by this much before the block is dropped."""
 
@@ -30,7 +32,7 @@ class TimingSettings:
     min_batch_ms: float = 4.0
     """Shortest sample, in milliseconds."""
     most_s: float = 2.5
-    """Seconds that a kernel's own samples should take together; slow kernels get fewer blocks, at least four."""
+    """Seconds that a kernel's own samples should take together; slow kernels get fewer blocks, at least eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def plan_pairs(call_us: float, n_bytes: int, settings: TimingSettings) -> PairPl
     wanted = math.ceil(settings.min_batch_ms * 1000 / max(call_us, 0.1))
     n_calls = max(1, min(wanted, _MOST_CALLS, _MOST_SET_BYTES // max(1, n_bytes)))
     affordable = settings.most_s / (2 * n_calls * call_us * 1e-6)
-    return PairPlan(n_calls, int(max(4, min(settings.blocks, affordable))))
+    return PairPlan(n_calls, int(max(_FEWEST_PLANNED, min(settings.blocks, affordable))))
 
 
 def time_pairs(
