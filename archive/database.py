@@ -121,7 +121,8 @@ def translated(error: sa.exc.DBAPIError | sqlite3.Error, path: Path) -> StorageE
         expected = "a file and a folder that may be written"
         return StorageError(f"{path} cannot be written", expected=expected, found=text, hint=f"ls -ld {path.parent} {path}")
     if "not a database" in text or "malformed" in text:
-        return StorageError(f"{path} is damaged or no archive", expected="an SQLite file", found=text)
+        hint = f"sqlite3 {path} .recover | sqlite3 recovered.db"
+        return StorageError(f"{path} is damaged or no archive", expected="an SQLite file", found=text, hint=hint)
     return StorageError(f"{path} cannot be used", expected="SQLite to succeed", found=text)
 
 
@@ -202,7 +203,8 @@ def _check_file(path: Path, *, create: bool) -> None:
             raise StorageError(f"{path} is read-only", expected="a file that may be written", hint=hint)
     if not os.access(path.parent, os.W_OK, effective_ids=True):
         found = f"{path.parent} is read-only"
-        raise StorageError(f"{path} cannot be written", expected="a folder that may be written", found=found)
+        hint = "--db a path in another folder"
+        raise StorageError(f"{path} cannot be written", expected="a folder that may be written", found=found, hint=hint)
 
 
 def _revision(database: Database) -> str | None:

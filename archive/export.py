@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable
@@ -60,7 +61,7 @@ def export(store: Store, directory: Path, run_name: str | None = None, *, count:
     else:
         kernels = sorted(run.elites(), key=lambda elite: (-elite.estimate.log_low, elite.kernel.digest))
     table = directory / "kernels.jsonl"
-    rows = []
+    rows, written = [], [table.with_suffix(".partial")]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
@@ -69,14 +70,17 @@ def export(store: Store, directory: Path, run_name: str | None = None, *, count:
         for rank, elite in enumerate(kernels, start=1):
             cell = "_".join(str(i) for i in elite.cell)
             name = f"{rank:02d}-{cell}-{elite.kernel.digest[:12]}{_SUFFIXES.get(elite.kernel.target, '.txt')}"
-            (directory / name).write_bytes(elite.kernel.source.encode("utf-8", "surrogatepass"))
+            written.append(directory / name)
+            written[-1].write_bytes(elite.kernel.source.encode("utf-8", "surrogatepass"))
             rows.append(_row(store, run, elite, rank, name))
-        partial = table.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        os.replace(partial, table)
+        written[0].write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        os.replace(written[0], table)
     except OSError as error:
-        expected = "a folder that may be written"
-        raise StorageError(f"{directory} cannot be filled", expected=expected, found=str(error)) from error
+        for path in written:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        expected, hint = "a folder that may be written", f"df -h {directory.parent}, or --to another folder"
+        raise StorageError(f"{directory} cannot be filled", expected=expected, found=str(error), hint=hint) from error
     return Exported(directory, len(rows), table)
 
 

@@ -236,6 +236,10 @@ class Mutator(Protocol):
         """An upper bound on prompt and reply tokens of one request, for reservations; 0 without a model."""
         ...
 
+    def takes(self, kernel: Kernel) -> bool:
+        """Whether it can make offspring of this kernel; the search gives it no others while there are such."""
+        ...
+
     def propose(self, problem: Problem, requests: Sequence[Request]) -> tuple[Proposal, ...]:
         """One proposal for each request, in order. Depends on nothing but its arguments and the generator's replies."""
         ...

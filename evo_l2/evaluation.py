@@ -24,7 +24,7 @@ __all__ = [
 
 FEWEST_BLOCKS = 6
 """Fewest blocks whose range holds the median with 95 % confidence: the chance that all lie on one side is 2 / 2^6."""
-HARNESS_VERSION = "1"
+HARNESS_VERSION = "2"
 """Changes whenever a gate, the timer or a baseline changes what a verdict or a time means; part of the compatibility key."""
 
 
@@ -124,8 +124,8 @@ class CaseTiming:
 
     @property
     def conclusive(self) -> bool:
-        """Whether at least half of the blocks were kept, and enough of them for an interval (`FEWEST_BLOCKS`)."""
-        return sum(self.kept) >= max(FEWEST_BLOCKS, len(self.kept) / 2)
+        """Whether at least a quarter of the blocks were kept, and enough of them for an interval (`FEWEST_BLOCKS`)."""
+        return sum(self.kept) >= max(FEWEST_BLOCKS, len(self.kept) / 4)
 
     @property
     def log_ratios(self) -> tuple[float, ...]:

@@ -6,8 +6,9 @@ and each is overwritten between runs.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -22,6 +23,10 @@ from evo_l2.problem import Arrays, Gate, Instance
 __all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "TimedSet", "fault_failure"]
 
 _N_MARKS = 64
+_SPARE_POISON = 65536
+"""Values by which the string of a timed run's poison is longer than one output."""
+_MOST_STACKED = 1 << 17
+"""Values of all operands of the sets whose results are checked at a time."""
 
 Bytes = NDArray[np.uint8]
 
@@ -167,37 +172,54 @@ class Judge:
     def prepare_timed(self, stage: Stage, n_calls: int, rng: np.random.Generator) -> list[TimedSet]:
         """Fills the first `n_calls` sets with fresh inputs and poison; returns what is needed to check them.
 
-        Operands are drawn independently about root(n) times and combined, so that no two sets agree in all of them.
+        Operands are drawn independently about root(n) times and combined as `_pairings` says. The poison of every set is a
+        random piece of one random string.
         """
         instance = stage.instance
         names = [operand.name for operand in instance.operands(Role.IN)]
-        n_draws = n_calls if len(names) < 2 else int(np.ceil(np.sqrt(n_calls)))
+        n_draws = n_calls if len(names) < 2 else max(math.ceil(math.sqrt(n_calls)), min(n_calls, 4))
         draws = [instance.problem.draw_timed(instance, rng) for _ in range(n_draws)]
+        outputs = {operand.name: (instance.shape(operand), operand.dtype) for operand in instance.operands(Role.OUT)}
+        pools = {name: _Pool(shape, dtype, n_calls, rng) for name, (shape, dtype) in outputs.items()}
+        places = {name: rng.integers(max(pool.size, 1), size=(n_calls, _N_MARKS)) for name, pool in pools.items()}
         fills = []
-        for index in range(n_calls):
-            first, second = divmod(index, n_draws)
-            picks = [draws[(first if i == 0 else second) % n_draws] for i in range(len(names))]
+        for index, (first, others) in enumerate(_pairings(n_calls, n_draws)):
+            picks = [draws[first if i == 0 else others] for i in range(len(names))]
             inputs = {name: pick[name] for name, pick in zip(names, picks, strict=True)}
-            poison = self._fill(stage, index, inputs, rng)
-            places = {name: rng.integers(junk.size, size=_N_MARKS) for name, junk in poison.items()}
-            marks = {name: (at, poison[name].reshape(-1)[at]) for name, at in places.items()}
+            poison = {name: pool.piece() for name, pool in pools.items()}
+            self._fill(stage, index, inputs, poison, rng)
+            marks = {name: (at[index], poison[name].reshape(-1)[at[index]]) for name, at in places.items()}
             fills.append(TimedSet(inputs, marks))
         return fills
 
     def check_timed(self, stage: Stage, fills: list[TimedSet], rng: np.random.Generator, n_checks: int = 2) -> Failure | None:
-        """Checks that every set of a timed run was written, and of a random few the results, guards and inputs."""
-        for index, timed in enumerate(fills):
-            if "timed-outputs" not in self._skip and _is_untouched(stage.arrays(index), timed):
-                message = f"timed call {index} of {len(fills)} left its output unwritten"
-                return Failure(Status.CHEATING, "timed-outputs", message)
+        """Checks the results of every set of a timed run, and the guards and inputs of a random few.
+
+        Whichever call was skipped or cut short is found: `Problem.spot_check` sees them all, several at a time.
+        """
+        sets = [stage.arrays(index) for index in range(len(fills))]
         for index in rng.choice(len(fills), size=min(n_checks, len(fills)), replace=False):
             failure = self._mechanics(stage, int(index), fills[index].inputs)
-            if failure is not None or "timed-outputs" in self._skip:
+            if failure is not None:
                 return failure
-            outputs = self._outputs(stage, int(index))
-            defect = stage.instance.problem.spot_check(stage.instance, fills[index].inputs, outputs, rng)
+        if "timed-outputs" in self._skip:
+            return None
+        for index, (arrays, timed) in enumerate(zip(sets, fills, strict=True)):
+            if _is_untouched(arrays, timed):
+                message = f"timed call {index} of {len(fills)} left its output unwritten"
+                return Failure(Status.CHEATING, "timed-outputs", message)
+        problem = stage.instance.problem
+        names = [operand.name for operand in stage.instance.operands(Role.OUT)]
+        n_values = sum(value.size for value in sets[0].values())
+        n_stacked = max(1, _MOST_STACKED // max(1, n_values))
+        for start in range(0, len(fills), n_stacked):
+            piece = slice(start, start + n_stacked)
+            inputs = {name: _stack([timed.inputs[name] for timed in fills[piece]]) for name in fills[0].inputs}
+            outputs = {name: _stack([arrays[name] for arrays in sets[piece]]) for name in names}
+            defect = problem.spot_check(stage.instance, inputs, outputs, rng)
             if defect is not None:
-                return Failure(Status.CHEATING, "timed-outputs", defect.message)
+                calls = f"timed call {start}" if n_stacked == 1 else f"timed calls {start}-{min(piece.stop, len(fills)) - 1}"
+                return Failure(Status.CHEATING, "timed-outputs", f"{calls} of {len(fills)}: {defect.message}")
         return None
 
     def _timed(self, gate: str, instance: Instance, check: Callable[[], Failure | None]) -> Failure | None:
@@ -214,7 +236,7 @@ class Judge:
         rng: np.random.Generator,
         gate: Gate,
     ) -> Failure | None:
-        poison = self._fill(stage, 0, inputs, rng)
+        poison = self._poisoned(stage, inputs, rng)
         failure = self._run(stage, inputs)
         if failure is not None:
             return failure
@@ -249,7 +271,7 @@ class Judge:
         inputs = stage.instance.problem.draw_timed(stage.instance, rng)
         results = []
         for _ in range(2):
-            self._fill(stage, 0, inputs, rng)
+            self._poisoned(stage, inputs, rng)
             failure = self._run(stage, inputs)
             if failure is not None:
                 return failure
@@ -264,23 +286,32 @@ class Judge:
                 return Failure(Status.INCORRECT, "determinism", f"{message}; {hint}")
         return None
 
-    def _fill(
-        self, stage: Stage, index: int, inputs: Mapping[str, NDArray[np.generic]], rng: np.random.Generator
+    def _poisoned(
+        self, stage: Stage, inputs: Mapping[str, NDArray[np.generic]], rng: np.random.Generator
     ) -> dict[str, NDArray[np.generic]]:
-        """Writes inputs, and poison to outputs and workspaces; returns the poison."""
+        """Fills set 0 with inputs and poison; returns the poison."""
+        operands = stage.instance.operands(Role.OUT)
+        poison = {o.name: _Pool(stage.instance.shape(o), o.dtype, 1, rng).piece() for o in operands}
+        self._fill(stage, 0, inputs, poison, rng)
+        return poison
+
+    def _fill(
+        self,
+        stage: Stage,
+        index: int,
+        inputs: Mapping[str, NDArray[np.generic]],
+        poison: Mapping[str, NDArray[np.generic]],
+        rng: np.random.Generator,
+    ) -> None:
+        """Writes inputs, poison to outputs, and junk to workspaces, which all sets share."""
         arrays = stage.arrays(index)
-        poison = {}
-        for operand in stage.instance.operands(Role.OUT):
-            shape = stage.instance.shape(operand)
-            junk = rng.standard_normal(shape, dtype=np.float32).astype(operand.dtype)
-            np.copyto(arrays[operand.name], junk)
-            poison[operand.name] = junk
+        for name, junk in poison.items():
+            np.copyto(arrays[name], junk)
         for name, value in inputs.items():
             np.copyto(_bits(arrays[name]), _bits(value))
         if index == 0:
             for space in stage.workspaces().values():
                 space[:] = np.frombuffer(rng.bytes(space.size), dtype=np.uint8)
-        return poison
 
     def _outputs(self, stage: Stage, index: int) -> dict[str, NDArray[np.generic]]:
         """Copies of one set's outputs."""
@@ -299,6 +330,40 @@ class Judge:
                 message = f"{n_same} of {same.size} elements of {name} were never written, first at [{where}]"
                 return Failure(Status.INCORRECT, "poison", message)
         return None
+
+
+def _pairings(n_calls: int, n_draws: int) -> list[tuple[int, int]]:
+    """For each call, which draw its first operand is taken from, and which the others; no two calls agree in both.
+
+    A call and the next one agree in neither, so that what one leaves behind for the other, such as a packed operand, saves
+    nothing. Among eight calls or more, the second shares its first operand with the first, the others with the third: a
+    kernel that takes an operand that it has just seen for a call that it has just made is wrong there.
+    """
+    pairs = [(first, (first + turn) % n_draws) for turn in range(n_draws) for first in range(n_draws)]
+    if n_calls >= 8 and n_draws < n_calls:
+        pairs.insert(1, pairs.pop(n_draws))
+    return pairs[:n_calls]
+
+
+class _Pool:
+    """Plausible junk for one output of `n_pieces` sets: random pieces of one string of standard normal values."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, n_pieces: int, rng: np.random.Generator) -> None:
+        self.size = math.prod(shape)
+        self._shape = shape
+        n_spare = min(_SPARE_POISON, (n_pieces - 1) * self.size)
+        self._values: NDArray[np.generic] = rng.standard_normal(self.size + n_spare, dtype=np.float32).astype(dtype)
+        self._starts = iter(rng.integers(n_spare + 1, size=n_pieces))
+
+    def piece(self) -> NDArray[np.generic]:
+        """The next set's."""
+        start = int(next(self._starts))
+        return self._values[start : start + self.size].reshape(self._shape)
+
+
+def _stack(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """Along a new first axis; without a copy when there is but one."""
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
 
 
 def _is_untouched(arrays: Arrays, timed: TimedSet) -> bool:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from evo_l2 import launch as grammar
 from evo_l2.errors import KernelError
@@ -29,6 +30,17 @@ class Kernel:
     """`cpu` (C) or `cuda` (CUDA C++)."""
 
     @classmethod
+    def from_file(cls, path: Path, target: str) -> Kernel:
+        """A kernel from a file; no more of it is read than a kernel may have.
+
+        Raises:
+            KernelError: See `from_bytes`.
+            OSError: It cannot be read.
+        """
+        with path.open("rb") as file:
+            return cls.from_bytes(file.read(LONGEST_SOURCE_BYTES + 1), target)
+
+    @classmethod
     def from_bytes(cls, data: bytes, target: str) -> Kernel:
         """A kernel from the bytes of a file.
 
@@ -37,7 +49,7 @@ class Kernel:
         """
         if len(data) > LONGEST_SOURCE_BYTES:
             limit = f"at most {LONGEST_SOURCE_BYTES} bytes"
-            raise KernelError("the file is too long for a kernel", expected=limit, found=f"{len(data)} bytes")
+            raise KernelError("the file is too long for a kernel", expected=limit, found="more")
         try:
             source = data.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -113,9 +113,15 @@ static void confine(char **options, int n_options)
     close(set);
 }
 
+/* A shell or a batch system may have set a harder limit already; that one stays. */
 static void limit(int resource, rlim_t soft, rlim_t hard)
 {
-    struct rlimit both = {soft, hard};
+    struct rlimit both;
+    if (getrlimit(resource, &both) != 0)
+        fail("cannot read a limit", strerror(errno));
+    if (hard < both.rlim_max)
+        both.rlim_max = hard;
+    both.rlim_cur = soft < both.rlim_max ? soft : both.rlim_max;
     if (setrlimit(resource, &both) != 0)
         fail("cannot set a limit", strerror(errno));
 }

@@ -170,5 +170,12 @@ class Problem(Protocol):
         ...
 
     def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:
-        """A cheap check of a timed call's outputs that no wrong result passes but by rare chance."""
+        """A cheap check of the outputs of timed calls that no wrong result passes but by rare chance.
+
+        Args:
+            instance: Sizes and layout of one call.
+            inputs: Inputs by name; those of several calls come stacked along a new first axis.
+            outputs: Outputs by name, stacked alike.
+            rng: Where the check draws from.
+        """
         ...

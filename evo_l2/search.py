@@ -42,6 +42,15 @@ class _Fitness(base.Fitness):  # type: ignore[misc]
     weights = (1.0,)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """A failure, as the next prompt about the same parent tells it."""
+
+    message: str
+    operator: str | None
+    """Set when it is about the form of this operator's replies, which would mislead another; None for a kernel's fault."""
+
+
 @dataclass(slots=True)
 class _Contestant:
     """An elite as DEAP's selection sees it."""
@@ -73,7 +82,7 @@ class Search:
         self._seed = seed
         self._settings = settings
         self._n_offspring: defaultdict[str, int] = defaultdict(int)
-        self._feedback: defaultdict[str, list[str]] = defaultdict(list)
+        self._feedback: defaultdict[str, list[_Lesson]] = defaultdict(list)
         self._group: list[Candidate] = []
         self.toolbox = base.Toolbox()
         self.toolbox.register("select", tools.selTournament, tournsize=settings.tournament)
@@ -129,8 +138,9 @@ class Search:
     def _ask(self, index: int, operator: str, elites: Sequence[Elite]) -> Request:
         seed = self.seed_sequence(index, 0)
         rng = np.random.default_rng(seed.spawn(1)[0])
-        n_parents = min(self._operators[operator][0].n_parents, len(elites))
-        parents = self._select(elites, n_parents, rng)
+        mutator = self._operators[operator][0]
+        fit = [elite for elite in elites if mutator.takes(elite.kernel)] or elites
+        parents = self._select(fit, min(mutator.n_parents, len(fit)), rng)
         feedback = tuple(line for parent in parents for line in self._take_feedback(parent, operator))
         for parent in parents:
             self._n_offspring[parent.kernel.digest] += 1
@@ -140,7 +150,9 @@ class Search:
         """Failures are said once, and only to an operator that can read."""
         if not self._operators[operator][0].uses_model:
             return []
-        return self._feedback.pop(parent.kernel.digest, [])
+        known = self._feedback.pop(parent.kernel.digest, [])
+        self._feedback[parent.kernel.digest] = [lesson for lesson in known if lesson.operator not in (None, operator)]
+        return [lesson.message for lesson in known if lesson.operator in (None, operator)]
 
     def _select(self, elites: Sequence[Elite], count: int, rng: np.random.Generator) -> tuple[Elite, ...]:
         """Tournaments over the lower bound plus a UCB1 bonus; different parents."""
@@ -162,11 +174,11 @@ class Search:
     def tell(self, candidate: Candidate) -> AddResult:
         """Files one candidate; candidates come in order of index."""
         result = self._archive.add(candidate)
-        message = _failure(candidate)
-        if message is not None and candidate.parents and candidate.operator in self._operators:
-            lines = self._feedback[candidate.parents[0]]
-            lines.append(message)
-            del lines[:-_MOST_FEEDBACK]
+        lesson = _lesson(candidate)
+        if lesson is not None and candidate.parents and candidate.operator in self._operators:
+            known = self._feedback[candidate.parents[0]]
+            known.append(lesson)
+            del known[:-_MOST_FEEDBACK]
         self._group.append(candidate)
         return result
 
@@ -199,14 +211,16 @@ def _with_state(rng: np.random.Generator, select: object, pool: Sequence[_Contes
         random.setstate(state)
 
 
-def _failure(candidate: Candidate) -> str | None:
+def _lesson(candidate: Candidate) -> _Lesson | None:
     """What the next prompt about the parent should say of this offspring; None when there is nothing to learn."""
-    if candidate.outcome in (Outcome.NO_KERNEL, Outcome.EDIT_FAILED):
-        return candidate.message
-    if candidate.evaluation is None or candidate.evaluation.verdict.message is None or not candidate.calls:
+    if not candidate.calls:
+        return None
+    if candidate.outcome in (Outcome.NO_KERNEL, Outcome.EDIT_FAILED) and candidate.message is not None:
+        return _Lesson(candidate.message, candidate.operator)
+    if candidate.evaluation is None or candidate.evaluation.verdict.message is None:
         return None
     verdict = candidate.evaluation.verdict
-    return f"{verdict.status.value} ({verdict.gate}): {verdict.message}"
+    return _Lesson(f"{verdict.status.value} ({verdict.gate}): {verdict.message}", None)
 
 
 def _log_ratio(candidate: Candidate) -> float:

@@ -27,6 +27,19 @@ __all__ = [
 _MOST_CASES = 64
 """One objective over more shapes than this says nothing about any of them."""
 
+_KINDS_OF_KEYS = {
+    "model": ("server", "local"),
+    "path": ("recorded",),
+    "adapter": ("local", "embedded"),
+    "base_url": ("server",),
+    "api_key_env": ("server",),
+    "token_field": ("server",),
+    "stop": ("local", "embedded"),
+    "dtype": ("local", "embedded"),
+    "device": ("local", "embedded"),
+}
+"""Keys of a generator that are left out unless its kind is one of these."""
+
 Count = Annotated[int, Field(ge=1)]
 Weight = Annotated[float, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -131,14 +144,22 @@ class GeneratorConfig(_Section):
     """`server`: for instance http://localhost:8000/v1."""
     api_key_env: str | None = None
     """`server`: name of the environment variable that holds the key; the key itself is never stored."""
+    token_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """`server`: the field of a request that limits its reply; max_tokens when left out."""
     max_tokens: Count = 768
     """Longest reply, in tokens."""
     prompt_tokens: Count = 1200
     """Longest prompt, in tokens; what ranks lowest is cut first."""
-    temperature: Weight = 0.8
-    """Sampling temperature; 0 is greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Nucleus of the sampling distribution."""
+    temperature: Weight | None = 0.8
+    """Sampling temperature; 0 is greedy. `server`: null sends none, for models that refuse it."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    """Nucleus of the sampling distribution. `server`: null sends none, for models that refuse it."""
+    stop: tuple[str, ...] = ()
+    """`embedded`, `local`: a reply ends with the first of these texts, which stays in it."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """`embedded`, `local`: precision of the weights; float32 on a processor and bfloat16 on a card when left out."""
+    device: Literal["cpu", "cuda"] | None = None
+    """`embedded`, `local`: where the model runs; a card where torch sees one when left out."""
     max_batch: Count = 8
     """`embedded`, `local`: prompts generated for at once."""
     threads: Count | None = None
@@ -154,6 +175,16 @@ class GeneratorConfig(_Section):
     price_out_usd_per_million: Weight = 0.0
     """`server`: US dollars for a million reply tokens."""
 
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _check_stop(cls, value: object) -> tuple[str, ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text for text in value):
+            expected = "a list of texts, none of them empty"
+            raise ConfigurationError("generator.stop cannot be used", expected=expected, found=_shown(value))
+        return tuple(value)
+
     @model_validator(mode="after")
     def _check_kind(self) -> GeneratorConfig:
         needed = {"local": ("model",), "server": ("model", "base_url"), "recorded": ("path",)}.get(self.kind, ())
@@ -162,12 +193,30 @@ class GeneratorConfig(_Section):
                 expected = f"a value, as generator.kind is {self.kind}"
                 hint = f"--set generator.{key}=..."
                 raise ConfigurationError(f"generator.{key} is missing", expected=expected, found="nothing", hint=hint)
+        self._check_unused()
         name = self.api_key_env
         if name is not None and not (name.isidentifier() and name.isascii()):
             # What was found is not shown: a key pasted here by mistake must not end in a terminal's log.
             expected = "the name of an environment variable, as in OPENAI_API_KEY"
             raise ConfigurationError("generator.api_key_env cannot be used", expected=expected, found="something else")
         return self
+
+    def _check_unused(self) -> None:
+        """Refuses what another kind of generator would be told by a key of its own; `none` passes over all of them.
+
+        Keys with a default of their own (`max_batch`, `retries`, prices) are passed over too: presets set them, and a kind
+        may be changed on the command line.
+        """
+        for key, kinds in _KINDS_OF_KEYS.items():
+            if getattr(self, key) in (None, ()) or self.kind in ("none", *kinds):
+                continue
+            expected = f"no such key, as generator.kind is {self.kind}"
+            hint = f"--set generator.{key}=null, or --set generator.kind={kinds[-1]}"
+            raise ConfigurationError(f"generator.{key} is of no use", expected=expected, found="a value", hint=hint)
+        for key in ("temperature", "top_p"):
+            if getattr(self, key) is None and self.kind in ("embedded", "local"):
+                expected = f"a number, as generator.kind is {self.kind}"
+                raise ConfigurationError(f"generator.{key} cannot be used", expected=expected, found="nothing")
 
 
 class BudgetConfig(_Section):
@@ -186,13 +235,13 @@ class BudgetConfig(_Section):
 class TimingConfig(_Section):
     """How kernels are timed in pairs with the baseline."""
 
-    blocks: Annotated[int, Field(ge=4, le=1000)] = 12
+    blocks: Annotated[int, Field(ge=8, le=1000)] = 12
     """Blocks of paired samples in the first look at a kernel."""
     min_batch_ms: Annotated[float, Field(gt=0, le=1000)] = 4.0
     """Shortest time of one sample, in milliseconds; fast kernels are called several times in it."""
     finalists: Annotated[int, Field(ge=0, le=64)] = 3
     """Best kernels measured again in a fresh process at the end."""
-    final_blocks: Annotated[int, Field(ge=4, le=10000)] = 40
+    final_blocks: Annotated[int, Field(ge=8, le=10000)] = 40
     """Blocks of paired samples of a finalist."""
 
 
@@ -259,7 +308,7 @@ class RunConfig(_Section):
         if not weights:
             expected = "at least one operator with a weight above 0"
             raise ConfigurationError("search.operators leaves nothing to do", expected=expected, found="all 0")
-        of_model = sorted(set(weights) - {"parametric"})
+        of_model = self.model_operators
         if of_model and self.generator.kind == "none":
             raise ConfigurationError(
                 f"{' and '.join(of_model)} {'need' if len(of_model) > 1 else 'needs'} a model",
@@ -275,6 +324,11 @@ class RunConfig(_Section):
             hint = "--set budget.wall_s=600"
             raise ConfigurationError("the run would never end", expected=expected, found="neither", hint=hint)
         return self
+
+    @property
+    def model_operators(self) -> tuple[str, ...]:
+        """The chosen operators that ask a model; without any, none has to be loaded."""
+        return tuple(name for name in self.search.operators.chosen if name != "parametric")
 
     @property
     def archive_path(self) -> str:

@@ -121,8 +121,8 @@ def _cpu_target() -> Iterator[Finding]:
     folder = cache_dir() / "cpu"
     try:
         toolchain = find_toolchain()
-        yield Finding("compiler", True, f"{toolchain.compiler}: {toolchain.version}")
-        yield Finding("disassembler", True, str(toolchain.objdump))
+        for what, fact in toolchain.facts.items():
+            yield Finding(what, True, fact)
         yield Finding("OpenBLAS", True, find_blas().description)
         capabilities = RunnerBinary.capabilities(RunnerBinary.ensure(toolchain.compiler, folder))
         for name, value in capabilities.items():

@@ -34,6 +34,8 @@ def print_stats(db: Path, run_name: str | None, *, as_json: bool) -> None:
         print(json.dumps(runs, indent=2))
         return
     console = Console(highlight=False)
+    if not runs:
+        console.print(Text(f"no run in {db}"), soft_wrap=True)
     for run in runs:
         _print_run(console, run)
 

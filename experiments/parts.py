@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from evo_l2.contracts import Evaluator, Generator, Mutator
+from evo_l2.contracts import Evaluator, Generator, ModelCall, Mutator
 from evo_l2.errors import ConfigurationError, EvoL2Error
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.problems.hgemm import Hgemm
 from experiments.config import GeneratorConfig, RunConfig
 
-__all__ = ["cache_dir", "load_seed_kernels", "make_evaluator", "make_generator", "make_operators", "make_problem"]
+__all__ = [
+    "cache_dir",
+    "load_seed_kernels",
+    "make_evaluator",
+    "make_generator",
+    "make_operators",
+    "make_problem",
+    "warm_up",
+]
 
 
 def cache_dir() -> Path:
@@ -41,8 +49,12 @@ def make_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     return CpuEvaluator(problem, cache_dir() / "cpu", settings)
 
 
-def make_generator(settings: GeneratorConfig) -> Generator | None:
+def make_generator(settings: GeneratorConfig, made: Iterable[ModelCall] = ()) -> Generator | None:
     """The configured generator; None when there is none.
+
+    Args:
+        settings: What generator.
+        made: The run's calls so far; recorded replies that it was given are not given again. Read only for these.
 
     Raises:
         ModelError: The model or its server cannot be used.
@@ -54,7 +66,9 @@ def make_generator(settings: GeneratorConfig) -> Generator | None:
         from mutators.generators.recorded import RecordedGenerator
 
         assert settings.path is not None
-        return RecordedGenerator.from_file(Path(settings.path))
+        recorded = RecordedGenerator.from_file(Path(settings.path))
+        recorded.skip(made)
+        return recorded
     from mutators import generators
 
     if settings.kind == "server":
@@ -70,6 +84,7 @@ def make_generator(settings: GeneratorConfig) -> Generator | None:
             price_out_usd_per_million=settings.price_out_usd_per_million,
             temperature=settings.temperature,
             top_p=settings.top_p,
+            token_field=settings.token_field or "max_tokens",
         )
         server.check()  # type: ignore[attr-defined]
         return server
@@ -82,7 +97,24 @@ def make_generator(settings: GeneratorConfig) -> Generator | None:
         cache_dir=cache_dir(),
         temperature=settings.temperature,
         top_p=settings.top_p,
+        stop=settings.stop,
+        dtype=settings.dtype or "auto",
+        device=settings.device or "auto",
     )
+
+
+def warm_up(generator: Generator) -> str | None:
+    """Waits until a model on this machine is loaded, which no clock of a run should count; for others there is nothing to do.
+
+    Returns:
+        One line for the user about how it was loaded, if there is something to say.
+
+    Raises:
+        ModelError: The model cannot be used.
+    """
+    from mutators.generators import LocalGenerator
+
+    return generator.warm() if isinstance(generator, LocalGenerator) else None
 
 
 def make_operators(config: RunConfig, generator: Generator | None) -> dict[str, tuple[Mutator, float]]:
@@ -131,7 +163,7 @@ def _seed_files(names: Sequence[str], target: str) -> Iterator[Path]:
 
 def _read_kernel(path: Path, target: str) -> Kernel:
     try:
-        kernel = Kernel.from_bytes(path.read_bytes(), target)
+        kernel = Kernel.from_file(path, target)
         _ = kernel.launch, kernel.tunables
     except OSError as error:
         found = error.strerror or str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits
-from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator
+from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator, ModelCall
 from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.kernel import Kernel
 from evo_l2.past import file_remeasurement
@@ -20,7 +20,7 @@ from evo_l2.quiet import Quiet
 from evo_l2.recorded import RecordedEvaluator
 from evo_l2.search import Search, SearchSettings
 from experiments.config import RunConfig, restore_config
-from experiments.parts import load_seed_kernels, make_evaluator, make_generator, make_operators, make_problem
+from experiments.parts import load_seed_kernels, make_evaluator, make_generator, make_operators, make_problem, warm_up
 
 __all__ = ["Finished", "Observer", "Started", "estimate_cost", "execute", "resume"]
 
@@ -118,10 +118,10 @@ def execute(config: RunConfig, *, db: Path, observer: Observer, replay: tuple[Pa
     with ExitStack() as stack:
         problem = make_problem(config)
         seeds = load_seed_kernels(config, problem)
+        evaluator, generator = _workers(config, problem, replay, stack)
         if str(db) == config.archive_path:
             _make_folder(db.parent)
         store = stack.enter_context(Store.open(db))
-        evaluator, generator = _workers(config, problem, replay, stack)
         run = store.start_run(config.name, problem, evaluator.environment, config.target, config.dump(), config.seed)
         for kernel in seeds:
             run.add_seed(kernel)
@@ -162,8 +162,10 @@ def resume(db: Path, run_name: str | None, observer: Observer, overrides: Sequen
         problem = make_problem(config)
         if problem.key != run.problem_key:
             found = f"problem {run.problem_key}"
-            raise ConfigurationError("the run was made by another version", expected=f"problem {problem.key}", found=found)
-        evaluator, generator = _workers(config, problem, None, stack)
+            expected, hint = f"problem {problem.key}", f"evo-l2 run {config.name} --db {db}"
+            raise ConfigurationError("the run was made by another version", expected=expected, found=found, hint=hint)
+        made = (call for candidate in run.history() for call in candidate.calls)
+        evaluator, generator = _workers(config, problem, None, stack, made)
         if evaluator.environment.key != run.environment_key:
             raise ConfigurationError(
                 "the run belongs to another machine or toolchain; times would not compare",
@@ -207,6 +209,8 @@ def _go(
         settings=PipelineSettings(config.search.batch, config.search.lookahead, config.workers.build),
         told=told,
     )
+    if generator is not None and not recorded:
+        _load(generator, observer)
     n_cells = problem.measures(config.target).n_cells
     observer.started(Started(run.name, db, problem, n_cells, config, generator.name if generator is not None else None))
     try:
@@ -225,6 +229,14 @@ def _go(
     )
     run.finish({"stop": stop.value, "logbook": [dict(row) for row in search.logbook]})
     return finished
+
+
+def _load(generator: Generator, observer: Observer) -> None:
+    """Loads the model before the clock starts."""
+    observer.note(f"loading the model {generator.name}")
+    said = warm_up(generator)
+    if said is not None:
+        observer.note(said)
 
 
 def _measure_winners(
@@ -276,14 +288,18 @@ def _best_seed(run: RunHandle, seeds: Sequence[Kernel]) -> Elite | None:
 
 
 def _workers(
-    config: RunConfig, problem: Problem, replay: tuple[Path, str | None] | None, stack: ExitStack
+    config: RunConfig,
+    problem: Problem,
+    replay: tuple[Path, str | None] | None,
+    stack: ExitStack,
+    made: Iterable[ModelCall] = (),
 ) -> tuple[Evaluator, Generator | None]:
-    """Evaluator and generator, closed with the stack."""
+    """Evaluator and generator, closed with the stack; `made` are the calls of a run that goes on."""
     if replay is not None:
         return _recorded(config, problem, replay, stack)
     evaluator = make_evaluator(config, problem)
     stack.callback(evaluator.close)
-    generator = make_generator(config.generator)
+    generator = make_generator(config.generator, made) if config.model_operators else None
     if generator is not None:
         stack.callback(generator.close)
     return evaluator, generator

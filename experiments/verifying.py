@@ -54,7 +54,7 @@ def verify_file(path: Path, target: str, shape: str, accumulate: str, *, as_json
     from evo_l2.targets.cpu.evaluator import CpuEvaluator
 
     try:
-        kernel = Kernel.from_bytes(path.read_bytes(), target)
+        kernel = Kernel.from_file(path, target)
         layout = kernel.launch.layout
     except OSError as error:
         found = error.strerror or str(error)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from evo_l2.errors import KernelError
 from evo_l2.kernel import Kernel
 
-__all__ = ["Extracted", "elision", "kernel_from", "read_kernel", "without_thoughts"]
+__all__ = ["Extracted", "elision", "is_unfinished_thought", "kernel_from", "read_kernel", "without_thoughts"]
 
 _THOUGHT = r"(?:think|thinking|thought|reasoning)"
 _WHOLE_THOUGHT = re.compile(rf"<({_THOUGHT})>.*?</\1>", re.DOTALL | re.IGNORECASE)
@@ -60,6 +60,11 @@ def without_thoughts(text: str) -> str:
     return _EARLY_THOUGHT.sub("", text)
 
 
+def is_unfinished_thought(text: str) -> bool:
+    """Whether the reply ends before its thoughts do, or with them."""
+    return bool(text.strip()) and not without_thoughts(text).strip()
+
+
 def read_kernel(reply: str, parent: Kernel) -> Extracted:
     """The whole kernel that a reply holds, for the parent's target; never raises.
 
@@ -68,7 +73,7 @@ def read_kernel(reply: str, parent: Kernel) -> Extracted:
     text from the first `//!` line to the last closing brace is taken if its braces are balanced.
     """
     text = without_thoughts(reply.replace("\r\n", "\n"))
-    if not text.strip() and reply.strip():
+    if is_unfinished_thought(reply):
         return Extracted(None, "The reply was cut off while it was still thinking. Think less, then write the kernel.")
     blocks = _blocks(text) or _unfenced(text)
     launching = [block for block in blocks if block.launches]

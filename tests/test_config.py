@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from evo_l2.contracts import Message, ModelCall
 from evo_l2.errors import ConfigurationError
 from experiments.config import RunConfig, load_config, restore_config
 from experiments.documents import apply_override, keys, preset_names, preset_text
+from experiments.parts import make_generator, warm_up
 
 MINIMAL = "name: mine\nbudget: {evaluations: 5}\n"
 
@@ -52,6 +54,7 @@ def test_a_file_with_only_a_name_and_a_limit_is_enough(tmp_path: Path) -> None:
     config = load_config(document(tmp_path, MINIMAL))
     assert config.name == "mine"
     assert config.search.operators.chosen == {"parametric": 1.0}
+    assert config.model_operators == ()
     assert config.archive_path == "runs/mine.db"
 
 
@@ -157,6 +160,7 @@ def test_cuda_is_refused_in_plain_words() -> None:
 
 
 def test_operators_of_a_model_need_a_model() -> None:
+    assert load_config("quickstart").model_operators == ("edit", "rewrite")
     text = refusal("search.operators.edit=1")
     assert "edit needs a model" in text
     assert "--set generator.kind=embedded" in text
@@ -179,6 +183,123 @@ def test_a_key_pasted_in_place_of_its_variable_is_not_repeated() -> None:
     text = refusal("generator.api_key_env=sk-secret-123")
     assert "sk-secret" not in text
     assert "OPENAI_API_KEY" in text
+
+
+SERVER = "generator={kind: server, model: m, base_url: 'http://h/v1'}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "others"),
+    [
+        ("model", "/m", "embedded", "local"),
+        ("path", "/r", "embedded", "recorded"),
+        ("adapter", "/a", "server", "embedded"),
+        ("base_url", "http://h", "embedded", "server"),
+        ("api_key_env", "sk-secret-123", "embedded", "server"),
+        ("token_field", "max_completion_tokens", "embedded", "server"),
+        ("stop", "[x]", "server", "embedded"),
+        ("dtype", "bfloat16", "server", "embedded"),
+        ("device", "cpu", "server", "embedded"),
+    ],
+)
+def test_a_key_of_another_kind_of_generator_is_refused_and_can_be_taken_back(
+    key: str, value: str, kind: str, others: str
+) -> None:
+    base = SERVER if kind == "server" else f"generator.kind={kind}"
+    text = refusal(base, f"generator.{key}={value}")
+    assert f"generator.{key} is of no use: expected no such key, as generator.kind is {kind}" in text
+    assert f"try: --set generator.{key}=null, or --set generator.kind={others}" in text
+    assert "secret" not in text
+    assert load_config("smoke", [base, f"generator.{key}={value}", f"generator.{key}=null"]).generator.kind == kind
+
+
+@pytest.mark.parametrize("kind", ["none", "embedded", "local", "server", "recorded"])
+def test_a_preset_s_kind_of_generator_can_be_changed_on_the_command_line(kind: str) -> None:
+    keys = {"local": ["model=/m"], "server": ["model=m", "base_url=http://h/v1"], "recorded": ["path=/r"]}.get(kind, [])
+    overrides = [f"generator.kind={kind}", "search.operators={parametric: 1}", *(f"generator.{key}" for key in keys)]
+    assert load_config("hgemm-cpu", overrides).generator.kind == kind
+
+
+def test_a_run_without_a_model_passes_over_the_keys_of_one() -> None:
+    assert load_config("smoke", ["generator.dtype=bfloat16", "generator.model=m"]).generator.kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected", "found"),
+    [
+        ("generator.token_field=tokens", "max_tokens or max_completion_tokens", "'tokens'"),
+        ("generator.dtype=float8", "float32, bfloat16 or float16", "'float8'"),
+        ("generator.device=gpu", "cpu or cuda", "'gpu'"),
+        ("generator.stop=x", "a list of texts, none of them empty", "'x'"),
+        ("generator.stop=[x, '']", "a list of texts, none of them empty", "['x', '']"),
+        ("generator.stop=[3]", "a list of texts, none of them empty", "[3]"),
+    ],
+)
+def test_a_wrong_setting_of_a_generator_is_refused(override: str, expected: str, found: str) -> None:
+    assert f"expected {expected}, found {found}" in refusal(override)
+
+
+@pytest.mark.parametrize("key", ["temperature", "top_p"])
+def test_only_a_server_can_be_left_to_draw_as_it_likes(key: str) -> None:
+    text = refusal("generator.kind=embedded", f"generator.{key}=null")
+    assert f"generator.{key} cannot be used: expected a number, as generator.kind is embedded" in text
+    assert getattr(load_config("smoke", [SERVER, f"generator.{key}=null"]).generator, key) is None
+
+
+def made_with(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> dict[str, object]:
+    """What the constructor of a generator is told."""
+    told: dict[str, object] = {}
+
+    class Told:
+        def __init__(self, **options: object) -> None:
+            told.update(options)
+
+        def check(self) -> str:
+            return ""
+
+    monkeypatch.setattr("mutators.generators.LocalGenerator", Told)
+    monkeypatch.setattr("mutators.generators.ServerGenerator", Told)
+    make_generator(load_config("smoke", overrides).generator)
+    return told
+
+
+def test_settings_reach_the_generator_and_what_is_left_out_is_the_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = ["generator.dtype=bfloat16", "generator.device=cpu", r'generator.stop=["\n```\n", end]']
+    local = made_with(monkeypatch, "generator.kind=embedded", *keys)
+    assert (local["dtype"], local["device"], local["stop"]) == ("bfloat16", "cpu", ("\n```\n", "end"))
+    plain = made_with(monkeypatch, "generator.kind=embedded")
+    assert (plain["dtype"], plain["device"], plain["stop"]) == ("auto", "auto", ())
+    keys = ["generator.token_field=max_completion_tokens", "generator.temperature=null"]
+    server = made_with(monkeypatch, SERVER, *keys)
+    assert (server["token_field"], server["temperature"], server["top_p"]) == ("max_completion_tokens", None, 0.95)
+    assert made_with(monkeypatch, SERVER)["token_field"] == "max_tokens"
+
+
+def test_settings_of_a_generator_survive_a_dump() -> None:
+    config = load_config("smoke", ["generator={kind: embedded, dtype: float16, stop: [a, b]}"])
+    assert restore_config(json.loads(json.dumps(config.dump()))) == config
+
+
+def test_an_archive_from_before_a_key_was_there_is_restored() -> None:
+    config = load_config("quickstart")
+    data = json.loads(json.dumps(config.dump()))
+    for key in ("token_field", "dtype", "device", "stop"):
+        del data["generator"][key]
+    assert restore_config(data) == config
+
+
+def test_recorded_replies_that_a_run_was_given_are_not_given_again(tmp_path: Path) -> None:
+    path = tmp_path / "replies.jsonl"
+    path.write_text("".join(json.dumps({"reply": {"text": text}}) + "\n" for text in "abc"), encoding="utf-8")
+    settings = load_config("smoke", ["generator.kind=recorded", f"generator.path={path}"]).generator
+    prompt = (Message("user", "Go."),)
+    first = make_generator(settings)
+    assert first is not None
+    made = [ModelCall("recorded", prompt, reply, 1, 9) for reply in first.generate([prompt] * 2, [1, 2], max_tokens=9)]
+    again = make_generator(settings, made)
+    assert again is not None
+    assert again.generate([prompt], [3], max_tokens=9)[0].text == "c"
+    assert warm_up(again) is None
 
 
 def test_a_file_with_a_key_twice_is_refused_with_both_lines(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import Status
@@ -202,6 +204,146 @@ def test_a_timed_call_that_was_skipped_is_found_in_any_set():
         stage.run(skipped + 1, 5 - skipped - 1)
         failure = Judge().check_timed(stage, fills, rng, n_checks=1)
         assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
+
+
+@pytest.mark.parametrize("n_calls", [2, 3, 4, 7, 8, 9, 10, 40, 130])
+def test_neighbouring_timed_sets_share_no_operand_but_for_the_trap(n_calls):
+    fills = Judge().prepare_timed(ArrayStage(right, n_sets=n_calls), n_calls, np.random.default_rng(0))
+    values = [{name: value.tobytes() for name, value in fill.inputs.items()} for fill in fills]
+    assert len({(value["A"], value["B"]) for value in values}) == n_calls
+    shared = {name: [i for i in range(1, n_calls) if values[i][name] == values[i - 1][name]] for name in "AB"}
+    assert shared == ({"A": [1], "B": [2]} if n_calls >= 8 else {"A": [], "B": []})
+
+
+def test_the_poison_of_timed_sets_differs():
+    stage = ArrayStage(right, n_sets=40)
+    Judge().prepare_timed(stage, 40, np.random.default_rng(0))
+    assert len({stage.arrays(index)["C"].tobytes() for index in range(40)}) == 40
+
+
+def cleared(c):
+    c[...] = 0
+
+
+def one_row_cleared(c):
+    c[0, 3, :] = 0
+
+
+def last_columns_kept(c):
+    c[0, :, -3:] = 1
+
+
+def slightly_off(c):
+    c *= np.float16(1.05)
+
+
+@pytest.mark.parametrize("accumulate", ["fp32", "fp16"])
+@pytest.mark.parametrize("spoil", [cleared, one_row_cleared, last_columns_kept, slightly_off])
+def test_a_timed_call_with_less_work_is_found_in_any_set(spoil, accumulate):
+    for index in range(40):
+        if spoil is slightly_off and accumulate == "fp16":
+            continue
+        stage = ArrayStage(right, n_sets=40, accumulate=accumulate)
+        rng = np.random.default_rng(index)
+        fills = Judge().prepare_timed(stage, 40, rng)
+        stage.run(0, 40)
+        spoil(stage.arrays(index)["C"])
+        failure = Judge().check_timed(stage, fills, rng)
+        assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
+
+
+def test_half_sums_in_timed_calls_only_are_found():
+    for seed in range(5):
+        stage = ArrayStage(half_sums, (64, 48, 64, 1), n_sets=8)
+        rng = np.random.default_rng(seed)
+        fills = Judge().prepare_timed(stage, 8, rng)
+        stage.run(0, 8)
+        assert Judge().check_timed(stage, fills, rng).gate == "timed-outputs"
+
+
+def test_a_loss_spread_thinly_over_timed_calls_is_found():
+    stage = ArrayStage(right, (64, 48, 64, 1), n_sets=8)
+    rng = np.random.default_rng(0)
+    fills = Judge().prepare_timed(stage, 8, rng)
+    stage.run(0, 8)
+    for index in range(8):
+        c = stage.arrays(index)["C"]
+        c[...] = c * (1 + 4e-4 * rng.standard_normal(c.shape))
+    assert "relative error" in Judge().check_timed(stage, fills, rng).message
+
+
+@pytest.mark.parametrize("accumulate", ["fp32", "fp16"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 300, 3, 1), (200, 1, 64, 2), (64, 48, 1, 1), (17, 9, 4096, 1)])
+def test_right_timed_calls_pass(sizes, accumulate):
+    kernel = half_sums if accumulate == "fp16" else right
+    for seed in range(40 if sizes[2] < 100 else 3):
+        stage = ArrayStage(kernel, sizes, "nt", accumulate, n_sets=30 if sizes[2] < 100 else 3)
+        rng = np.random.default_rng(seed)
+        fills = Judge().prepare_timed(stage, stage.n_sets, rng)
+        stage.run(0, stage.n_sets)
+        assert Judge().check_timed(stage, fills, rng) is None
+
+
+def gate_named(name, accumulate):
+    return next(gate for gate in Hgemm(((1, 1, 1, 1),), accumulate).gates if gate.name == name)
+
+
+def shuffled_sums(a, b, dtype, rng):
+    """Products and sums in `dtype`, terms in random order, in a random number of parts that are added up last."""
+    order = rng.permutation(a.shape[2])
+    parts = []
+    for part in np.array_split(order, rng.integers(1, 6)):
+        total = np.zeros((a.shape[0], a.shape[1], b.shape[2]), dtype)
+        for k in part:
+            total += a[:, :, k, None].astype(dtype) * b[:, None, k, :].astype(dtype)
+        parts.append(total)
+    return sum(parts[1:], parts[0]).astype(np.float16)
+
+
+K_SIZES = st.one_of(st.integers(1, 70), st.sampled_from([112, 127, 256, 1000, 2064, 4096, 16384, 65536]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=st.integers(1, 9), n=st.integers(1, 9), k=K_SIZES, batch=st.integers(1, 2), layout=st.sampled_from(["nn", "nt"]),
+       accumulate=st.sampled_from(["fp32", "fp16"]), seed=st.integers(0, 2**32))  # fmt: skip
+def test_cancellation_passes_sums_in_any_order(m, n, k, batch, layout, accumulate, seed):
+    sizes = (m, n, k, batch)
+    instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
+    rng = np.random.default_rng(seed)
+    gate = gate_named("cancellation", accumulate)
+    inputs = gate.draw(instance, rng)
+    a = inputs["A"].astype(np.float64)
+    b = inputs["B"].astype(np.float64).swapaxes(1, 2) if layout == "nt" else inputs["B"].astype(np.float64)
+    assert (np.abs(a) @ np.abs(b)).max() <= (2**23 if accumulate == "fp32" else 2**11)
+    exact = a @ b
+    assert (np.abs(exact) <= 2048).all()
+    assert np.array_equal(a, np.rint(a))
+    assert np.array_equal(b, np.rint(b))
+    for dtype in (np.float32,) if accumulate == "fp32" else (np.float32, np.float16):
+        assert gate.check(instance, inputs, {"C": shuffled_sums(a, b, dtype, rng)}) is None
+
+
+@pytest.mark.parametrize("k", [16, 64, 112, 512, 4096, 16384])
+@pytest.mark.parametrize("bits", [11, 14, 17, 19])
+def test_cancellation_sees_narrow_partial_sums(k, bits):
+    def narrow_sums(a, b, c, _):
+        total = np.zeros(c.shape, np.float32)
+        for start in range(0, k, max(4, k // 16)):
+            piece = slice(start, start + max(4, k // 16))
+            total += a[:, :, piece].astype(np.float32) @ b[:, piece, :].astype(np.float32)
+            mantissa, exponent = np.frexp(total)
+            total = np.ldexp(np.rint(mantissa * 2.0**bits) / 2.0**bits, exponent).astype(np.float32)
+        c[...] = total
+
+    names = {gate.name for gate in Hgemm(((1, 1, 1, 1),)).gates}
+    others = names - {"cancellation"}
+    for seed in range(3):
+        stage = ArrayStage(narrow_sums, (24, 20, k, 1))
+        failure = Judge(skip=frozenset(others)).judge(stage, np.random.SeedSequence(seed))
+        assert failure is not None
+        assert failure.gate == "cancellation"
+        if bits >= 17 and k >= 112:
+            assert Judge(skip=frozenset({"cancellation"})).judge(stage, np.random.SeedSequence(seed)) is None
 
 
 def test_problems_that_make_no_sense_are_refused():

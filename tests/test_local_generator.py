@@ -21,7 +21,7 @@ import pytest
 
 from evo_l2.contracts import Message
 from evo_l2.errors import ModelError
-from mutators.generators import LocalGenerator
+from mutators.generators import LocalGenerator, embedded
 from mutators.generators.decoding import Sampling, complete
 from mutators.generators.loading import Loaded, load, tokenize
 from mutators.generators.worker import WorkerSettings
@@ -268,6 +268,37 @@ def test_tokens_are_counted_while_the_model_stands_still(model: LocalGenerator) 
         model.resume()
 
 
+def test_text_is_counted_from_above_where_the_tokenizer_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    monkeypatch.setattr(LocalGenerator, "_introduced", lambda self: {"tokenizer": None})
+    with LocalGenerator(tiny, threads=1) as generator:
+        assert generator.count_tokens("int \ud800") == 4
+
+
+def test_a_warm_model_is_loaded_and_has_answered(tiny: Path) -> None:
+    with LocalGenerator(tiny, threads=1) as generator:
+        assert generator.warm() is None
+        started = time.monotonic()
+        assert generator.count_tokens("int") > 0
+        assert generator.generate([chat("a")], [1], max_tokens=1)[0].error is None
+        assert time.monotonic() - started < 1
+
+
+def test_warming_a_model_that_does_not_load_is_an_error(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut"
+    shutil.copytree(tiny, path)
+    (path / "tokenizer.json").write_text("{")
+    with LocalGenerator(path, threads=1) as generator, pytest.raises(ModelError, match="does not load"):
+        generator.warm()
+
+
+def test_card_that_is_not_there_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match=r"no card to run on.*try: --set generator\.device=cpu"):
+        loaded(tiny, device="cuda")
+
+
 def test_model_without_template_gets_plain_headings(tmp_path: Path) -> None:
     tokenizer = loaded(save(tmp_path / "plain", template=None)).tokenizer
     tokens = tokenize(tokenizer, [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi.\n"}])
@@ -502,6 +533,14 @@ def test_truncated_weights_are_refused_and_cost_no_second_start(tiny: Path, tmp_
         with pytest.raises(ModelError, match=f"the model {path} does not load"):
             generator.generate([chat("a")], [1], max_tokens=1)
         assert time.monotonic() - started < 1
+
+
+def test_embedded_model_is_unpacked_once_for_all_environments_that_hold_it(tmp_path: Path) -> None:
+    for name, data in (("a", b"GGUF1"), ("b", b"GGUF1"), ("c", b"GGUF2")):
+        (tmp_path / name).write_bytes(data)
+    os.utime(tmp_path / "b", ns=(1, 1))
+    keys = [embedded.conversion_key(tmp_path / name) for name in "abc"]
+    assert keys[0] == keys[1] != keys[2]
 
 
 # --- adapters ---------------------------------------------------------------------------------------------------------

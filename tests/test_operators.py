@@ -37,7 +37,7 @@ GOOD_EDIT = "<<<<<<< SEARCH\nC[0] = A[0];\n=======\nC[0] = B[0];\n>>>>>>> REPLAC
 
 def elite(source: str = SOURCE) -> Elite:
     """A kernel that passed, with one session."""
-    timing = TimingSession((CaseTiming((64, 64, 64, 1), (10.0, 10.1), (5.0, 5.0), (True, True)),))
+    timing = TimingSession((CaseTiming((64, 64, 64, 1), (10.0, 10.1) * 4, (5.0,) * 8, (True,) * 8),))
     value = pooled_estimate((timing,))
     assert value is not None
     verdict = Verdict(Status.PASSED, build=BuildReport(0.1, "", "ab", {"n_fma": 1}), measures=(0.0, 1.0, 0.0))
@@ -121,6 +121,12 @@ def test_parametric_without_tunables_says_so(source: str, why: str) -> None:
     assert why in (proposal.message or "")
 
 
+def test_parametric_takes_what_it_can_move_and_the_others_anything(tmp_path: Path) -> None:
+    still = [Kernel(source, "cpu") for source in ("int x;\n", "#define FIXED 3 //? 3\n", "#define A 1 //? x\n")]
+    assert [Parametric().takes(kernel) for kernel in (Kernel(SOURCE, "cpu"), *still)] == [True, False, False, False]
+    assert all(Edit(replies(tmp_path), 50).takes(kernel) for kernel in still)
+
+
 def test_a_proposal_does_not_depend_on_its_company() -> None:
     together = Parametric().propose(PROBLEM, [request(i) for i in range(10)])
     alone = [Parametric().propose(PROBLEM, [request(i)])[0] for i in reversed(range(10))]
@@ -135,6 +141,7 @@ def test_a_proposal_does_not_depend_on_its_company() -> None:
     [
         (GOOD_EDIT, None, None),
         (f"<think>hm {GOOD_EDIT}</think>\n{GOOD_EDIT}", None, None),
+        (f"<think>hm {GOOD_EDIT}", Outcome.NO_KERNEL, "still thinking"),
         (f"```c\n{NEW}```", Outcome.NO_KERNEL, "no SEARCH/REPLACE block"),
         ("", Outcome.NO_KERNEL, "no SEARCH/REPLACE block"),
         (GOOD_EDIT[:-20], Outcome.EDIT_FAILED, "cut off"),
@@ -230,13 +237,13 @@ def test_the_search_spawning_from_a_seed_changes_no_prompt() -> None:
 def test_a_recording_replays_to_the_same_proposals_without_the_tokenizer(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     requests = [request(i, SOURCE + "// more\n" * 40 * i, ("it failed",)) for i in range(4)]
-    first = Edit(RecordingGenerator(_Echo(), path), 64, prompt_tokens=700).propose(PROBLEM, requests)
+    first = Edit(RecordingGenerator(_Echo(), path), 64, prompt_tokens=800).propose(PROBLEM, requests)
     assert any("not shown" in p.calls[0].prompt[1].content for p in first)
-    replay = Edit(RecordedGenerator.from_file(path, by="call"), 64, prompt_tokens=700)
+    replay = Edit(RecordedGenerator.from_file(path, by="call"), 64, prompt_tokens=800)
     again = replay.propose(PROBLEM, list(reversed(requests)))
     assert [p.calls for p in again] == [p.calls for p in reversed(first)]
     stored = RecordedGenerator.from_calls((p.calls[0] for p in first), count_tokens=_Echo().count_tokens)
-    assert Edit(stored, 64, prompt_tokens=700).propose(PROBLEM, requests)[2].calls == first[2].calls
+    assert Edit(stored, 64, prompt_tokens=800).propose(PROBLEM, requests)[2].calls == first[2].calls
     with pytest.raises(ModelError, match="line 2 of the prompt's system message"):
         replay.propose(Hgemm(((32, 32, 32, 1),)), requests[:1])
 

@@ -4,12 +4,13 @@ import dataclasses
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from archive.memory import MemoryArchive
 from archive.store import Store
 from evo_l2.budget import Budget, Limits
-from evo_l2.contracts import Message, ModelCall, Outcome, Proposal, Reply
+from evo_l2.contracts import Candidate, Message, ModelCall, Outcome, Proposal, Reply
 from evo_l2.errors import DeviceError
 from evo_l2.evaluation import Evaluation, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
@@ -34,6 +35,9 @@ class Scripted:
 
     def __init__(self):
         self.feedback = []
+
+    def takes(self, kernel):
+        return True
 
     def propose(self, problem, requests):
         return tuple(self._one(request) for request in requests)
@@ -243,10 +247,8 @@ def test_a_past_that_ends_too_soon_says_so():
 def durable_run(instant, store, evaluator, *, stop_at=None, resumed=False):
     """A run of 40 candidates in a file."""
     seeds = [Kernel(instant.kernel_source(), "cpu"), Kernel(instant.kernel_source(base=2), "cpu")]
-    if resumed:
-        handle = store.open_run()
-    else:
-        handle = store.start_run("run", PROBLEM, evaluator.environment, "cpu", {}, 1)
+    fresh = None if resumed else store.start_run("run", PROBLEM, evaluator.environment, "cpu", {}, 1)
+    handle = fresh or store.open_run()
     pipeline = Pipeline(
         problem=PROBLEM,
         seeds=seeds,
@@ -276,3 +278,52 @@ def test_a_failing_machine_ends_the_run_and_leaves_no_thread(instant):
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before
+
+
+def elite_search(instant, sources, operators):
+    """A search over kernels that passed, each in a cell of its own, and its archive."""
+    archive = MemoryArchive(PROBLEM.measures("cpu"))
+    search = Search(archive, operators, 1, SearchSettings())
+    evaluator = instant.InstantEvaluator()
+    for index, source in enumerate(sources):
+        kernel = Kernel(source, "cpu")
+        prepared = evaluator.prepare(kernel)
+        evaluation = evaluator.measure(prepared, np.random.SeedSequence(index))
+        search.tell(Candidate(index, "seed", (), 0, Outcome.EVALUATED, None, kernel, prepared.identity, evaluation))
+    return search
+
+
+def test_a_fault_of_form_is_told_to_its_own_operator_only_and_a_kernel_s_to_any(instant):
+    operators = {"one": (Scripted(), 1.0), "two": (Scripted(), 1.0)}
+    search = elite_search(instant, [instant.kernel_source()], operators)
+    (parent,) = search.archive.elites()
+    call = ModelCall("scripted", (Message("user", "go"),), Reply("text", 1, 1, 0.0), 1, 4)
+    digest = parent.kernel.digest
+    search.tell(Candidate(1, "one", (digest,), 1, Outcome.NO_KERNEL, "no block", calls=(call,)))
+    heard = {}
+    for request in search.ask_group(2, 2):
+        heard[request.operator] = request.feedback
+    assert heard == {"one": ("no block",), "two": ()}
+    assert [request.feedback for request in search.ask_group(4, 2)] == [(), ()]
+
+
+def test_what_an_operator_without_a_model_could_not_do_is_told_to_nobody(instant):
+    operators = {"parametric": (Parametric(), 1.0), "scripted": (Scripted(), 1.0)}
+    search = elite_search(instant, [instant.kernel_source()], operators)
+    (parent,) = search.archive.elites()
+    search.tell(Candidate(1, "parametric", (parent.kernel.digest,), 1, Outcome.NO_KERNEL, "no tunable"))
+    assert all(request.feedback == () for request in search.ask_group(2, 2))
+
+
+def test_an_operator_is_given_parents_that_it_takes_while_there_are_any(instant):
+    class Picky(Scripted):
+        def takes(self, kernel):
+            return kernel.digest == wanted
+
+    search = elite_search(instant, [instant.kernel_source(), instant.kernel_source(base=2)], {"picky": (Picky(), 1.0)})
+    assert len(search.archive.elites()) == 2
+    for elite in search.archive.elites():
+        wanted = elite.kernel.digest
+        assert {request.parents[0].kernel.digest for request in search.ask_group(2, 40)} == {wanted}
+    wanted = "none"
+    assert len(search.ask_group(2, 5)) == 5

@@ -21,10 +21,10 @@ from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
 from mutators.edits import parse_edits
-from mutators.generators.recorded import estimate_tokens
+from mutators.generators.estimate import estimate_tokens
 from mutators.operators import edit, rewrite
 from mutators.prompts import TOKENS_PER_MESSAGE, Slicer, Template, facts, render, without_paths
-from mutators.replies import read_kernel
+from mutators.replies import elision, read_kernel
 
 GOLDEN = Path(__file__).parent / "golden"
 SOURCE = (GOLDEN / "parent.c").read_text(encoding="utf-8")
@@ -38,10 +38,10 @@ BUILD = BuildReport(
 
 
 def session(*cases: tuple[tuple[int, ...], float, float], kept: bool = True) -> TimingSession:
-    """Four blocks a case, (sizes, kernel's and baseline's microseconds)."""
-    spread = (1.0, 1.02, 0.98, 1.01)
+    """Eight blocks a case, (sizes, kernel's and baseline's microseconds)."""
+    spread = (1.0, 1.02, 0.98, 1.01) * 2
     timings = [
-        CaseTiming(sizes, tuple(k * s for s in spread), tuple(b * s for s in reversed(spread)), (kept, kept, kept, True))
+        CaseTiming(sizes, tuple(k * s for s in spread), tuple(b * s for s in reversed(spread)), (kept, kept, kept, True) * 2)
         for sizes, k, b in cases
     ]
     return TimingSession(tuple(timings))
@@ -77,9 +77,9 @@ FEEDBACK = (
     ("name", "template", "budget", "feedback"),
     [
         ("edit_whole", edit.TEMPLATE, 4000, FEEDBACK),
-        ("edit_sliced", edit.TEMPLATE, 1100, FEEDBACK[1:]),
+        ("edit_sliced", edit.TEMPLATE, 1366, FEEDBACK[1:]),
         ("rewrite_whole", rewrite.TEMPLATE, 4000, ()),
-        ("rewrite_sliced", rewrite.TEMPLATE, 1100, ()),
+        ("rewrite_sliced", rewrite.TEMPLATE, 1366, ()),
     ],
 )
 def test_prompt_is_as_its_golden_text(name: str, template: Template, budget: int, feedback: tuple[str, ...]) -> None:
@@ -98,7 +98,7 @@ def tokens(messages: tuple[Message, ...]) -> int:
 _WILD_SOURCE = st.text(st.sampled_from("ab{}();\n#/* \"'?!1"), max_size=1500)
 
 
-@given(_WILD_SOURCE, st.integers(1000, 1600), st.lists(st.text(max_size=900), max_size=4), st.integers(0, 2**31))
+@given(_WILD_SOURCE, st.integers(1050, 1600), st.lists(st.text(max_size=900), max_size=4), st.integers(0, 2**31))
 def test_no_prompt_is_over_its_budget(source: str, budget: int, feedback: list[str], index: int) -> None:
     parent = replace(elite(), kernel=Kernel(source, "cpu"))
     messages = render(PROBLEM, request(parent, *feedback, index=index), edit.TEMPLATE, estimate_tokens, budget)
@@ -108,10 +108,26 @@ def test_no_prompt_is_over_its_budget(source: str, budget: int, feedback: list[s
 
 def test_the_measurements_are_never_cut() -> None:
     parent = elite(SOURCE * 20)
-    for budget in (900, 1200, 3000):
+    for budget in (1050, 1200, 3000):
         user = render(PROBLEM, request(parent, *FEEDBACK), edit.TEMPLATE, estimate_tokens, budget)[1].content
         assert facts(PROBLEM, parent) in user
         assert edit.TEMPLATE.form in user
+
+
+def test_what_the_compiler_said_gives_way_before_the_prompt_fails() -> None:
+    parent = elite(build=replace(BUILD, log="warning " * 40))
+    short = facts(PROBLEM, parent, brief=True)
+    assert short.count("\n") == 2
+    assert "0.405x" in short
+    full = render(PROBLEM, request(parent), edit.TEMPLATE, estimate_tokens, 1250)
+    assert facts(PROBLEM, parent) in full[1].content
+    tight = render(PROBLEM, request(parent), edit.TEMPLATE, estimate_tokens, 900)
+    assert tokens(tight) <= 900
+    assert short in tight[1].content
+    assert "warning" not in tight[1].content
+    assert edit.TEMPLATE.form in tight[1].content
+    # Where both would fit, but no line of the source beside them.
+    assert "//! launch" in render(PROBLEM, request(parent), edit.TEMPLATE, estimate_tokens, 1050)[1].content
 
 
 def test_a_budget_that_cannot_hold_the_rules_is_an_error_with_a_number_that_can() -> None:
@@ -167,6 +183,24 @@ def test_feedback_is_said_whole_or_not_at_all_the_latest_first() -> None:
     assert "old failure" not in user
     roomy = render(PROBLEM, request(elite(), old, new), edit.TEMPLATE, estimate_tokens, 4000)[1].content
     assert roomy.index("old failure") < roomy.index("new failure")
+
+
+def test_the_latest_failure_is_shortened_before_it_is_left_out() -> None:
+    said = "SEARCH block 1 of 1 matches no lines; the nearest is line 8, which reads otherwise. " * 4
+    for budget in (1250, 1300, 1400, 1500):
+        messages = render(PROBLEM, request(elite(), "older", said), edit.TEMPLATE, estimate_tokens, budget)
+        (line,) = (line for line in messages[1].content.split("\n") if line.startswith("- SEARCH"))
+        assert line.endswith(" ...")
+        assert 60 <= len(line) <= 362
+        assert tokens(messages) <= budget
+
+
+def test_a_short_line_that_would_stand_alone_among_those_left_out_is_shown() -> None:
+    text = Slicer(SOURCE, 0).cut(lambda text: text.count("\n") < 15)[0]
+    assert "#include <stdint.h>" in text
+    assert elision(1) not in text
+    long = SOURCE.replace("#include <stdint.h>", "#include <a_header_with_a_longer_name.h>")
+    assert elision(1) in Slicer(long, 0).cut(lambda text: text.count("\n") < 8)[0]
 
 
 @pytest.mark.parametrize(

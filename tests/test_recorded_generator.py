@@ -9,7 +9,8 @@ import pytest
 
 from evo_l2.contracts import Message, ModelCall, Reply
 from evo_l2.errors import ConfigurationError, ModelError, StorageError
-from mutators.generators.recorded import RecordedGenerator, RecordingGenerator, estimate_tokens, prompt_digest
+from mutators.generators.estimate import estimate_tokens
+from mutators.generators.recorded import RecordedGenerator, RecordingGenerator, prompt_digest
 
 SYSTEM = Message("system", "Be brief.")
 
@@ -161,6 +162,35 @@ def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "for (int i = 0; i < n; i++) {\n", "\u00fc" * 9, "\ud800"])
-def test_the_estimate_counts_from_above(text: str) -> None:
-    assert estimate_tokens(text) >= 1
-    assert estimate_tokens(text) >= len(text) / 2.5
+def test_the_estimate_is_a_token_for_every_two_bytes(text: str) -> None:
+    n_bytes = len(text.encode("utf-8", "surrogatepass"))
+    assert n_bytes / 2 <= estimate_tokens(text) <= n_bytes / 2 + 0.5
+
+
+def test_by_order_a_run_that_goes_on_gets_what_it_was_not_told_of(tmp_path: Path) -> None:
+    texts = ["same", "b", "same", "d", "e"]
+    path = lines(tmp_path / "r.jsonl", *({"reply": {"text": text}} for text in texts))
+    first = RecordedGenerator.from_file(path)
+    given = first.generate([prompt(text) for text in texts[:4]], [1, 2, 3, 4], max_tokens=5)
+    made = [ModelCall("recorded", prompt("?"), reply, 1, 5) for reply in given]
+    # Two calls were in flight when the run was cut: one before and one after what was told.
+    again = RecordedGenerator.from_file(path)
+    again.skip([made[0], made[3]])
+    assert [again.generate([prompt("?")], [1], max_tokens=5)[0].text for _ in range(3)] == ["b", "same", "e"]
+    with pytest.raises(ModelError, match="used up: expected 5 calls, found call 6"):
+        again.generate([prompt("?")], [1], max_tokens=5)
+
+
+def test_outages_are_passed_over_as_outages_and_foreign_calls_not_at_all(tmp_path: Path) -> None:
+    rows = [{"reply": {"text": "", "error": "down"}}, {"reply": {"text": ""}}, {"reply": {"text": "x"}}]
+    generator = RecordedGenerator.from_file(lines(tmp_path / "r.jsonl", *rows))
+    generator.skip([ModelCall("m", prompt("?"), Reply("", 1, 0, 0.0), 1, 5), call("?", "another file's", 1)])
+    given = generator.generate([prompt("?")] * 2, [1, 2], max_tokens=5)
+    assert [(reply.text, reply.error) for reply in given] == [("", "down"), ("x", None)]
+
+
+def test_by_call_a_run_that_goes_on_gets_the_next_reply_to_the_same_call() -> None:
+    generator = RecordedGenerator.from_calls([call("a", "x", 1), call("a", "y", 1), call("b", "z", 1)])
+    generator.skip([call("a", "x", 1), call("b", "z", 1), call("never", "w", 1)])
+    given = generator.generate([prompt("a"), prompt("b")], [1, 1], max_tokens=64)
+    assert [reply.text for reply in given] == ["y", "z"]

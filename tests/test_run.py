@@ -15,7 +15,7 @@ from archive.store import Store
 from evo_l2.contracts import Outcome
 from evo_l2.errors import EvoL2Error
 from experiments.config import load_config
-from experiments.run import execute
+from experiments.run import execute, resume
 
 N_KILLS = 100 if os.environ.get("EVO_L2_SOAK") else 20
 QUICK = ("timing.blocks=8", "timing.min_batch_ms=0.5", "timing.finalists=0")
@@ -165,3 +165,25 @@ def _n_rows(db):
         return len(rows(db))
     except EvoL2Error:
         return None
+
+
+def test_recorded_replies_go_on_where_they_were(environ, tmp_path, monkeypatch):
+    """A run that was stopped in its middle is given the same replies as one that was not."""
+    monkeypatch.setenv("XDG_CACHE_HOME", environ["XDG_CACHE_HOME"])
+    replies = tmp_path / "replies.jsonl"
+    replies.write_text("".join(json.dumps({"reply": {"text": f"reply {i}"}}) + "\n" for i in range(20)))
+    overrides = [*QUICK, "generator.kind=recorded", f"generator.path={replies}", "generator.prompt_tokens=1600",
+                 "search.operators={edit: 1}", "search.batch=3"]  # fmt: skip
+
+    class Silent:
+        def started(self, info): ...
+        def told(self, candidate, result, archive): ...
+        def note(self, text): ...
+        def stopped(self): ...
+
+    db = tmp_path / "run.db"
+    execute(load_config("smoke", [*overrides, "budget.evaluations=8"]), db=db, observer=Silent())
+    resume(db, None, Silent(), [("evaluations", 14)])
+    with Store.open(db, create=False) as store:
+        given = [call.reply.text for candidate in store.open_run(None).history() for call in candidate.calls]
+    assert given == [f"reply {i}" for i in range(11)]

@@ -386,11 +386,24 @@ def test_other_refusal_is_an_error_until_the_server_has_answered(server: Server)
 def test_server_that_wants_another_token_field_says_which(server: Server) -> None:
     body = b'{"error": {"message": "Unsupported parameter: use max_completion_tokens"}}'
     server.behaviours = [respond(400, body), good("ok")]
-    with pytest.raises(ModelError, match="token_field: max_completion_tokens"):
+    with pytest.raises(ModelError, match=r"try: --set generator\.token_field=max_completion_tokens"):
         ask(generator(server.url))
     ask(generator(server.url, token_field="max_completion_tokens"), max_tokens=9)
     assert server.requests[1]["max_completion_tokens"] == 9
     assert "max_tokens" not in server.requests[1]
+
+
+def test_server_that_takes_no_temperature_says_so_and_is_sent_none(server: Server) -> None:
+    body = b'{"error": {"message": "Unsupported value: temperature does not support 0.8; nor does top_p take 0.95"}}'
+    server.behaviours = [respond(400, body), good("ok"), respond(400, body)]
+    with pytest.raises(ModelError, match=r"try: --set generator\.temperature=null --set generator\.top_p=null$"):
+        ask(generator(server.url))
+    with generator(server.url, temperature=None) as model:
+        assert model.generate([PROMPT], [0], max_tokens=4)[0].text == "ok"
+        assert "temperature" not in server.requests[1]
+        assert server.requests[1]["top_p"] == 0.95
+        # After a good answer it is about this one prompt.
+        assert "top_p" in (model.generate([PROMPT], [0], max_tokens=4)[0].error or "")
 
 
 def test_refusal_ends_a_batch_without_asking_for_the_rest(server: Server) -> None:

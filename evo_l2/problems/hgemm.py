@@ -15,7 +15,8 @@ from evo_l2.errors import ConfigurationError
 from evo_l2.launch import Role
 from evo_l2.measures import Axis, MeasuresSchema
 from evo_l2.problem import Arrays, Defect, Gate, Instance, Operand, Work
-from evo_l2.problems.hgemm_gates import GATES_VERSION, freivalds, hgemm_gates
+from evo_l2.problems.hgemm_checks import freivalds
+from evo_l2.problems.hgemm_gates import GATES_VERSION, hgemm_gates
 
 __all__ = ["Hgemm"]
 
@@ -167,5 +168,5 @@ class Hgemm:
         }
 
     def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:
-        """Freivalds' identity on one random sign vector."""
+        """Freivalds' identity on one random sign vector, for the results of several calls, stacked along a new first axis."""
         return freivalds(instance, inputs, outputs, rng, self.accumulate)

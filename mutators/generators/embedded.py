@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -101,9 +102,10 @@ def _private_temporary() -> Path:
 
 
 def conversion_key(gguf: Path) -> str:
-    """Name of this file's conversion: by size, time and the version of transformers."""
-    status = gguf.stat()
-    return f"{NAME}-{status.st_size}-{status.st_mtime_ns}-{importlib.metadata.version('transformers')}"
+    """Name of this file's conversion: by content and the version of transformers, so that environments share one."""
+    with gguf.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{NAME}-{digest[:16]}-{importlib.metadata.version('transformers')}"
 
 
 def _is_complete(path: Path) -> bool:

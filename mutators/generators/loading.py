@@ -38,6 +38,9 @@ def load(settings: WorkerSettings) -> Loaded:
 
     torch.set_num_threads(settings.threads)
     device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        hint = "--set generator.device=cpu"
+        raise ModelError("the model has no card to run on", expected="a card that torch sees", found="none", hint=hint)
     # Two cores without bfloat16 units read a prompt five times faster in float32; docs/MODELS.md has the figures.
     dtype = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
     place, arguments, note = _place(settings)

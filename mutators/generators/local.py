@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import queue
 import threading
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from evo_l2.contracts import Message, Reply
 from evo_l2.errors import ModelError
 from mutators.generators import embedded
+from mutators.generators.estimate import estimate_tokens
 from mutators.generators.worker import Worker, WorkerSettings
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ __all__ = ["LocalGenerator"]
 
 _POLL_S = 0.5
 _LONGEST_LOAD_S = 1800.0
-_BYTES_PER_TOKEN = 2
-"""Fewer than any tokenizer needs for code, for the rare one that cannot be read here."""
 
 
 class LocalGenerator:
@@ -139,7 +137,9 @@ class LocalGenerator:
         return tuple(Reply(**reply) for reply in answer)
 
     def count_tokens(self, text: str) -> int:
-        """Exact, by the model's own tokenizer, in this process; the first call waits until the model is loaded.
+        """By the model's own tokenizer, in this process; the first call waits until the model is loaded.
+
+        Exact, but for a tokenizer that cannot be read here: that is an estimate from above.
 
         Raises:
             ModelError: The model cannot be used.
@@ -147,11 +147,20 @@ class LocalGenerator:
         if self._tokenizer is None:
             serialised = self._introduced()["tokenizer"]
             if serialised is None:
-                return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
+                return estimate_tokens(text)
             from tokenizers import Tokenizer
 
             self._tokenizer = Tokenizer.from_str(serialised)
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def warm(self) -> str | None:
+        """Waits until the model is loaded and has written one token; then no later call waits for either. Gives `note`.
+
+        Raises:
+            ModelError: The model cannot be used.
+        """
+        self.check(max_tokens=1)
+        return self.note
 
     def pause(self) -> None:
         """Stops the process and returns once all its threads stand still."""
@@ -165,13 +174,13 @@ class LocalGenerator:
             self._paused = False
             self._worker.resume()
 
-    def check(self) -> str:
+    def check(self, *, max_tokens: int = 8) -> str:
         """One line about a short reply, for a check-up.
 
         Raises:
             ModelError: The model does not answer.
         """
-        reply = self.generate([[Message("user", "Say OK.")]], [0], max_tokens=8)[0]
+        reply = self.generate([[Message("user", "Say OK.")]], [0], max_tokens=max_tokens)[0]
         if reply.error is not None:
             raise ModelError(f"the model {self._name} does not answer", found=reply.error)
         about = self._introduced()

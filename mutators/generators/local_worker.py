@@ -101,7 +101,7 @@ def _does_not_load(settings: WorkerSettings, error: Exception) -> dict[str, Any]
         what, expected, hint = "a library is missing", "torch and transformers that can be imported", _INSTALL
     elif _is_out_of_memory(error):
         what, expected = f"the model {settings.model} does not fit", "enough memory for its weights"
-        hint = "a smaller model, or dtype bfloat16"
+        hint = "a smaller model, or --set generator.dtype=bfloat16"
     else:
         what, expected = f"the model {settings.model} does not load", "config.json, safetensors and tokenizer of one model"
         hint = "save it again with save_pretrained, or name another model"

@@ -14,10 +14,10 @@ from typing import Any, Literal, Self
 
 from evo_l2.contracts import Generator, Message, ModelCall, Reply
 from evo_l2.errors import ConfigurationError, ModelError, StorageError
+from mutators.generators.estimate import estimate_tokens
 
-__all__ = ["RecordedGenerator", "RecordingGenerator", "estimate_tokens", "prompt_digest"]
+__all__ = ["RecordedGenerator", "RecordingGenerator", "prompt_digest"]
 
-_BYTES_PER_TOKEN = 2.5
 _HINT = "replay with the configuration and version that made the recording"
 
 Key = Literal["order", "prompt", "call"]
@@ -33,11 +33,6 @@ def prompt_digest(prompt: Sequence[Message]) -> str:
     """Sixteen hexadecimal digits over roles and contents."""
     text = json.dumps([[message.role, message.content] for message in prompt], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def estimate_tokens(text: str) -> int:
-    """Tokens of a text without a tokenizer, from above for code and English."""
-    return int(len(text.encode("utf-8", "surrogatepass")) / _BYTES_PER_TOKEN) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +55,12 @@ class RecordedGenerator:
 
     def __init__(self, name: str, entries: Sequence[_Entry], by: Key, count_tokens: Callable[[str], int]) -> None:
         self._name = name
-        self._entries = entries
         self._by = by
         self._count_tokens = count_tokens
         self._lock = threading.Lock()
-        self._n_given = 0
+        self._n_entries = len(entries)
+        self._left = list(entries)
+        """By order, what was not given yet."""
         self._queues: dict[tuple[int | None, str | None], list[_Entry]] = {}
         self._by_seed: dict[int | None, list[_Entry]] = {}
         for entry in entries:
@@ -132,6 +128,24 @@ class RecordedGenerator:
         """The recorded generator's name, or `recorded`."""
         return self._name
 
+    def skip(self, calls: Iterable[ModelCall]) -> None:
+        """Passes over replies that were given already, so that a run that goes on is not given them again.
+
+        For every call the first reply like its own is passed over, wherever it stands: what was given and not told before
+        the run was cut is given again. A call whose reply is not here counts for nothing.
+        """
+        with self._lock:
+            for call in calls:
+                queue = (
+                    self._left if self._by == "order" else self._queues.get(self._key(call.seed, prompt_digest(call.prompt)))
+                )
+                if queue is None or (self._by != "order" and len(queue) == 1):
+                    continue
+                said = (call.reply.text, call.reply.error)
+                at = next((i for i, entry in enumerate(queue) if (entry.reply.text, entry.reply.error) == said), None)
+                if at is not None:
+                    del queue[at]
+
     def generate(self, prompts: Sequence[Sequence[Message]], seeds: Sequence[int], *, max_tokens: int) -> tuple[Reply, ...]:
         """The recorded replies, whatever they are; outages are given back as outages.
 
@@ -143,14 +157,13 @@ class RecordedGenerator:
 
     def _one(self, prompt: Sequence[Message], seed: int, max_tokens: int) -> Reply:
         if self._by == "order":
-            if self._n_given >= len(self._entries):
-                found = f"call {self._n_given + 1}"
-                expected = f"{len(self._entries)} calls"
+            if not self._left:
+                found = f"call {self._n_entries + 1}"
+                expected = f"{self._n_entries} calls"
                 raise ModelError(
                     "the recorded replies are used up", expected=expected, found=found, hint="record more of them"
                 )
-            self._n_given += 1
-            return self._completed(self._entries[self._n_given - 1], prompt)
+            return self._completed(self._left.pop(0), prompt)
         queue = self._queues.get(self._key(seed, prompt_digest(prompt)))
         if queue is None:
             raise self._unknown(prompt, seed)

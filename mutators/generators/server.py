@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import itertools
-import math
 import os
 import queue
 import random
@@ -19,13 +18,13 @@ from urllib.parse import urlsplit, urlunsplit
 from evo_l2.contracts import Message, Reply
 from evo_l2.errors import ModelError
 from mutators.generators.answers import Answer, OutageError, message_of, parse_answer, retry_after_s
+from mutators.generators.estimate import estimate_tokens
 
 __all__ = ["ServerGenerator"]
 
 _POLL_S = 0.2
 _LONGEST_BACKOFF_S = 60.0
 _LONGEST_BODY_BYTES = 16 * 2**20
-_BYTES_PER_TOKEN = 2
 _TOKENS_PER_MESSAGE = 8
 _REFUSALS = {
     401: "a key that the server accepts",
@@ -137,8 +136,8 @@ class ServerGenerator:
             over.set()
 
     def count_tokens(self, text: str) -> int:
-        """An estimate from above: one token for every two bytes; C took 2.0 to 2.8 by the embedded model's tokenizer."""
-        return math.ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
+        """An estimate from above, as the server's tokenizer is not here: one token for every two bytes."""
+        return estimate_tokens(text)
 
     def pause(self) -> None:
         """Nothing: the server's work is not done on this machine."""
@@ -264,8 +263,7 @@ class ServerGenerator:
             status = 402
         if status in _REFUSALS:
             return self._failure("the server refuses", expected=_REFUSALS[status], found=found)
-        if status == 400 and self._token_field == "max_tokens" and "max_completion_tokens" in body:
-            hint = "token_field: max_completion_tokens"
+        if status == 400 and (hint := self._other_setting(body)) is not None:
             return ModelError(f"the server {self._url} refuses the model {self._model}", found=found, hint=hint)
         again = status in (408, 409, 425, 429) or status >= 500
         too_long = any(word in body.lower() for word in _TOO_LONG)
@@ -273,6 +271,13 @@ class ServerGenerator:
             # Some servers answer 400, not 404, for a model that they do not have.
             return self._failure("the server refuses", expected="a server that takes this request", found=found)
         return OutageError(f"{self._url}: {found}", retry=again, wait_s=retry_after_s(headers) if again else None)
+
+    def _other_setting(self, body: str) -> str | None:
+        """The setting to change for a server that refuses a field of every request; None where it is about another thing."""
+        if self._token_field == "max_tokens" and "max_completion_tokens" in body:
+            return "--set generator.token_field=max_completion_tokens"
+        refused = [name for name in self._sampling if name in body and not self._has_answered]
+        return " ".join(f"--set generator.{name}=null" for name in refused) or None
 
     def _failure(self, what: str, *, found: str, expected: str | None = None) -> ModelError:
         """An error that names address, model and the key's variable, and never the key."""
@@ -317,7 +322,7 @@ def _without_secrets(url: str) -> str:
         host = port = None
     if not host or parts.scheme not in ("http", "https"):
         expected = "an address like http://127.0.0.1:8000/v1"
-        raise ModelError("the server's address is none", expected=expected, found=repr(url[:100]))
+        raise ModelError("the server's address cannot be used", expected=expected, found=repr(url[:100]))
     host = f"[{host}]" if ":" in host else host
     return urlunsplit((parts.scheme, f"{host}:{port}" if port else host, parts.path.rstrip("/"), "", ""))
 

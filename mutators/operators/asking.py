@@ -80,6 +80,10 @@ class Asking(ABC):
         """The longest prompt and the longest reply together."""
         return self._prompt_tokens + self._max_tokens
 
+    def takes(self, kernel: Kernel) -> bool:
+        """Any kernel will do."""
+        return True
+
     def propose(self, problem: Problem, requests: Sequence[Request]) -> tuple[Proposal, ...]:
         """Asks once for all requests.
 

@@ -7,7 +7,7 @@ from evo_l2.kernel import Kernel
 from mutators.edits import apply_edits, parse_edits
 from mutators.operators.asking import Asking, Offspring
 from mutators.prompts import Template
-from mutators.replies import kernel_from, without_thoughts
+from mutators.replies import is_unfinished_thought, kernel_from, without_thoughts
 
 __all__ = ["TEMPLATE", "Edit"]
 
@@ -25,6 +25,7 @@ lines under ======= take their place. For example:
 )
 _NO_BLOCK = "The reply has no SEARCH/REPLACE block. Write '<<<<<<< SEARCH', the old lines, '=======', the new lines, \
 '>>>>>>> REPLACE'."
+_THINKING = "The reply was cut off while it was still thinking. Think less, then write the blocks."
 
 
 class Edit(Asking):
@@ -40,6 +41,8 @@ class Edit(Asking):
 
     def read(self, text: str, parent: Kernel) -> Offspring:
         """The kernel that the reply edits the parent into."""
+        if is_unfinished_thought(text):
+            return Offspring(None, Outcome.NO_KERNEL, _THINKING)
         parsed = parse_edits(without_thoughts(text))
         if parsed.fault is not None:
             return Offspring(None, Outcome.EDIT_FAILED, parsed.fault)

@@ -44,6 +44,13 @@ class Parametric:
         """None."""
         return 0
 
+    def takes(self, kernel: Kernel) -> bool:
+        """Whether the kernel has a tunable that can move."""
+        try:
+            return bool(_movable(kernel))
+        except KernelError:
+            return False
+
     def propose(self, problem: Problem, requests: Sequence[Request]) -> tuple[Proposal, ...]:
         """A parent without a tunable that can move gives `NO_KERNEL`."""
         return tuple(_propose(request) for request in requests)
@@ -52,13 +59,17 @@ class Parametric:
 def _propose(request: Request) -> Proposal:
     parent = request.parents[0].kernel
     try:
-        movable = [tunable for tunable in parent.tunables if len(tunable.domain) > 1]
+        movable = _movable(parent)
     except KernelError as error:
         return Proposal(request, None, Outcome.NO_KERNEL, f"The parent's tunables cannot be read: {error}.")
     if not movable:
         text = "The parent declares no tunable with more than one value, as in '#define BM 64 //? 32 64 128'."
         return Proposal(request, None, Outcome.NO_KERNEL, text)
     return Proposal(request, _moved(parent, movable, np.random.default_rng(request.seed)))
+
+
+def _movable(kernel: Kernel) -> list[Tunable]:
+    return [tunable for tunable in kernel.tunables if len(tunable.domain) > 1]
 
 
 def _moved(parent: Kernel, movable: list[Tunable], rng: np.random.Generator) -> Kernel:

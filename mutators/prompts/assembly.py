@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from evo_l2.contracts import Elite, Message, Request
@@ -15,8 +15,10 @@ __all__ = ["TOKENS_PER_MESSAGE", "Template", "render"]
 
 TOKENS_PER_MESSAGE = 16
 """Set aside for what a chat template puts around a message."""
-_LONGEST_FEEDBACK = 360
-"""Characters of one failed attempt."""
+_LONGEST_FEEDBACK, _SHORTEST_FEEDBACK, _FEEDBACK_STEP = 360, 60, 20
+"""Characters of one failed attempt; the latest is shortened by so many at a time until it fits."""
+_SOURCE_SHARE = 6
+"""One token in so many is for the parents' sources before it is for what can be left out of the measurements."""
 _LANGUAGES = {"cpu": "C", "cuda": "CUDA C++"}
 
 
@@ -37,8 +39,9 @@ def render(
 ) -> tuple[Message, ...]:
     """The messages for one offspring: of at most `prompt_tokens` tokens, those of the chat template included.
 
-    Never cut: the problem's rules, everything that was measured of the parents, the operator's task. Failed attempts get
-    up to a quarter of what is left, whole or not at all, the latest first; the parents' sources share the rest, sliced.
+    Never cut: the problem's rules, the parents' speed-ups and measures, the operator's task. All else that was measured is
+    told where it leaves room for some source. Failed attempts get up to a quarter of what is left, the latest first, which
+    may be shortened, older ones whole or not at all; the parents' sources share the rest, sliced.
 
     Raises:
         ConfigurationError: What is never cut does not fit.
@@ -59,6 +62,8 @@ class _Prompt:
         self._budget = prompt_tokens
         self._system = Message("system", _system(problem, request.parents[0].kernel.target))
         self._room = prompt_tokens - count_tokens(self._system.content) - 2 * TOKENS_PER_MESSAGE
+        if self._n_fixed() > self._room - prompt_tokens // _SOURCE_SHARE:
+            self._facts = [facts(problem, parent, brief=True) for parent in request.parents]
         self._feedback = self._fitting_feedback(request.feedback)
         draws = request.seed.generate_state(1 + len(request.parents))[1:]
         self._slicers = [Slicer(e.kernel.source, int(draw)) for e, draw in zip(request.parents, draws, strict=True)]
@@ -79,27 +84,37 @@ class _Prompt:
             slices[i], n_shown[i] = slicer.cut(fits)
         return self._system, Message("user", self._user(slices, n_shown, self._feedback))
 
+    def _n_fixed(self, feedback: Sequence[str] = ()) -> int:
+        """Tokens of the user's message without any source."""
+        return self._count(self._user(["" for _ in self._parents], [0 for _ in self._parents], feedback))
+
     def _fitting_feedback(self, feedback: tuple[str, ...]) -> list[str]:
         """The latest failed attempts that fit in a quarter of the room, oldest first."""
-        slices, n_shown = ["" for _ in self._parents], [0 for _ in self._parents]
-        fixed = self._count(self._user(slices, n_shown, []))
-        if fixed > self._room:
-            needed = self._budget + fixed - self._room
+        n_fixed = self._n_fixed()
+        if n_fixed > self._room:
+            needed = self._budget + n_fixed - self._room
             raise ConfigurationError(
                 "the prompt does not fit",
                 expected=f"a budget of {needed} prompt tokens or more for this problem",
                 found=str(self._budget),
-                hint=f"set prompt_tokens to {needed + 400}, so that the kernel's source has room too",
+                hint=f"--set generator.prompt_tokens={needed + 400}, so that the kernel's source has room too",
             )
+        most = n_fixed + (self._room - n_fixed) // 4
         chosen: list[str] = []
         for line in reversed(feedback):
-            tried = [clip(without_paths(line), _LONGEST_FEEDBACK), *chosen]
-            if self._count(self._user(slices, n_shown, tried)) - fixed > (self._room - fixed) // 4:
+            text = without_paths(line)
+            # The search tells a failure once: a latest one that is left out would never be told.
+            shortest = _LONGEST_FEEDBACK if chosen else _SHORTEST_FEEDBACK
+            for longest in range(_LONGEST_FEEDBACK, shortest - 1, -_FEEDBACK_STEP):
+                tried = [clip(text, longest), *chosen]
+                if self._n_fixed(tried) <= most:
+                    chosen = tried
+                    break
+            else:
                 break
-            chosen = tried
         return chosen
 
-    def _user(self, slices: list[str], n_shown: list[int], feedback: list[str]) -> str:
+    def _user(self, slices: list[str], n_shown: list[int], feedback: Sequence[str]) -> str:
         parts: list[str] = []
         for i, parent in enumerate(self._parents):
             parts += self._parent(parent, i, slices[i], n_shown[i])

@@ -33,21 +33,22 @@ class _CaseTime:
         return self.baseline_us / self.kernel_us
 
 
-def facts(problem: Problem, elite: Elite) -> str:
+def facts(problem: Problem, elite: Elite, *, brief: bool = False) -> str:
     """Everything that is known of a kernel, one fact a line; of bounded length, whatever the compiler said.
 
     Status, speed-up with its interval, time and rate of every case over all conclusive sessions, the compiler's message, the
-    build's resources, and the measures.
+    build's resources, and the measures. In brief: status, speed-up and measures.
     """
     verdict, estimate = elite.verdict, elite.estimate
     low, high = estimate.interval
     lines = [f"status: {verdict.status.value}"]
-    if verdict.message is not None:
+    if verdict.message is not None and not brief:
         lines[0] += f" ({verdict.gate}: {clip(without_paths(verdict.message), _LONGEST_LOG)})"
     interval = f"95% interval {low:.3g} to {high:.3g}, {estimate.n_blocks} blocks"
     lines.append(f"speed-up over the baseline: {estimate.speedup:.3g}x ({interval})")
-    lines += _case_lines(problem, elite.sessions)
-    if verdict.build is not None:
+    if not brief:
+        lines += _case_lines(problem, elite.sessions)
+    if verdict.build is not None and not brief:
         log = clip(without_paths(verdict.build.log), _LONGEST_LOG)
         lines.append(f"compiler: {log or 'no message'}")
         if verdict.build.resources:

@@ -59,24 +59,33 @@ class Slicer:
         low, high = 1, len(self._lines) - 1
         while low <= high:
             middle = (low + high) // 2
-            text = self._show(middle)
+            text, n_shown = self._show(middle)
             if fits(text):
-                best, n_best, low = text, middle, middle + 1
+                best, n_best, low = text, n_shown, middle + 1
             else:
                 high = middle - 1
         return best, n_best
 
-    def _show(self, n_lines: int) -> str:
-        shown = sorted(self._order[:n_lines])
+    def _show(self, n_lines: int) -> tuple[str, int]:
+        """The first lines by rank, in order of the source, and how many there are.
+
+        A line that alone stands between two of them is shown too, where leaving it out would cost as much.
+        """
+        ends = {-1, len(self._lines)}
+        shown = ends | set(self._order[:n_lines])
+        for number, line in enumerate(self._lines):
+            if len(line) <= len(elision(1)) and number - 1 in shown and number + 1 in shown:
+                shown.add(number)
+        shown -= ends
         parts: list[str] = []
         before = -1
-        for number in (*shown, len(self._lines)):
+        for number in (*sorted(shown), len(self._lines)):
             if number - before > 1:
                 parts.append(elision(number - before - 1))
             if number < len(self._lines):
                 parts.append(self._lines[number])
             before = number
-        return "\n".join(parts)
+        return "\n".join(parts), len(shown)
 
 
 def _ranked(lines: list[str], functions: list[_Function], draw: int) -> list[int]:

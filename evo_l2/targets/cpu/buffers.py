@@ -101,7 +101,9 @@ class Memory:
         except OSError as error:
             os.close(self.descriptor)
             found = f"{self._n_bytes / 2**20:.0f} MiB asked for: {error}"
-            hint = "free memory, or choose fewer or smaller shapes"
+            # The file in memory counts as a file to the shell's limit of their size.
+            too_large = error.errno == errno.EFBIG
+            hint = "ulimit -f unlimited" if too_large else "free memory, or choose fewer or smaller shapes"
             raise DeviceError("no memory for the buffers", found=found, hint=hint) from error
         for _, start, region in self._places():
             self._paint(start, region)

@@ -354,5 +354,5 @@ def _stack_bytes(work: Path) -> int:
 
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:
-    hint = "free space, or set XDG_CACHE_HOME to a folder that can be written"
-    return StorageError("the build cache cannot be written", expected=str(folder), found=str(error), hint=hint)
+    hint = "free space, or export XDG_CACHE_HOME=/a/folder/that/may/be/written"
+    return StorageError("the build cache cannot be written", expected=f"to write in {folder}", found=str(error), hint=hint)

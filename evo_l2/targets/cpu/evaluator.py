@@ -29,9 +29,6 @@ from evo_l2.targets.cpu.toolchain import find_toolchain
 
 __all__ = ["CpuEvaluator", "CpuSettings"]
 
-_MOST_TRIES = 3
-"""How often a case is timed until one session is conclusive; which one counts does not depend on the ratio."""
-
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
@@ -155,10 +152,7 @@ class CpuEvaluator:
         plan = plan_pairs(call_us, set_bytes(instance), settings)
         baseline = self._baseline.at(instance)
         with self._stage(prepared, sizes, plan.n_calls) as stage:
-            for child in seed.spawn(_MOST_TRIES):
-                timing = time_pairs(stage, plan.n_calls, baseline.stage, baseline.n_calls, plan.n_blocks, judge, child)
-                if isinstance(timing, Failure) or timing.conclusive:
-                    break
+            timing = time_pairs(stage, plan.n_calls, baseline.stage, baseline.n_calls, plan.n_blocks, judge, seed)
         return timing if isinstance(timing, Failure) else replace(timing, bare_baseline_us=baseline.bare_us)
 
     def _instance(self, prepared: Prepared, sizes: tuple[int, ...]) -> Instance:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evo_l2.errors import StorageError, ToolchainError
+from evo_l2.targets.cpu.messages import is_out_of_space
 
 __all__ = ["compile_cached"]
 
@@ -38,8 +39,7 @@ def compile_cached(
         cache_dir.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache_dir))
     except OSError as error:
-        hint = "free space, or choose another cache folder"
-        raise StorageError("the cache cannot be written", expected=str(cache_dir), found=str(error), hint=hint) from error
+        raise _unwritable(cache_dir, error) from error
     try:
         for file_name, text in texts.items():
             (folder / file_name).write_text(text, encoding="utf-8")
@@ -47,8 +47,7 @@ def compile_cached(
         _compile(command, folder, name)
         os.replace(folder / "product", product)
     except OSError as error:
-        hint = "free space, or choose another cache folder"
-        raise StorageError("the cache cannot be written", expected=str(cache_dir), found=str(error), hint=hint) from error
+        raise _unwritable(cache_dir, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return product
@@ -64,12 +63,26 @@ def _version(compiler: Path) -> str:
     return done.stdout
 
 
+def _unwritable(cache_dir: Path, error: OSError) -> StorageError:
+    hint = "free space, or export XDG_CACHE_HOME=/a/folder/that/may/be/written"
+    return StorageError("the cache cannot be written", expected=f"to write in {cache_dir}", found=str(error), hint=hint)
+
+
 def _compile(command: Sequence[str], folder: Path, name: str) -> None:
+    """Runs the compiler with its temporary files in the same folder.
+
+    Raises:
+        ToolchainError: It fails.
+        OSError: It found no room.
+    """
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        environ = {**os.environ, "LC_ALL": "C", "TMPDIR": "."}
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"{name} does not compile", found=f"no end after {_TIMEOUT_S} s") from error
     if done.returncode != 0 or not (folder / "product").exists():
+        if is_out_of_space(done.stderr):
+            raise OSError(next(line for line in done.stderr.splitlines() if is_out_of_space(line)))
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no message"]
         raise ToolchainError(
             f"{name} does not compile",

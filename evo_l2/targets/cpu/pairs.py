@@ -19,6 +19,8 @@ _MOST_SET_BYTES = 192 << 20
 _MOST_CALLS = 2048
 _FEWEST_PLANNED = FEWEST_BLOCKS + 2
 """Two of them may be lost."""
+_MOST_TIMES = 3
+"""How many times the planned blocks may be taken while the machine does not hold still."""
 _STILL = math.log(1.25)
 """Two samples of one side in one block may differ by this much before the block is dropped."""
 
@@ -60,18 +62,22 @@ def plan_pairs(call_us: float, n_bytes: int, settings: TimingSettings) -> PairPl
 def time_pairs(
     kernel: Stage, n_kernel: int, baseline: Stage, n_baseline: int, n_blocks: int, judge: Judge, seed: np.random.SeedSequence
 ) -> CaseTiming | Failure:
-    """Times `n_blocks` blocks. A block is kernel, baseline, baseline, kernel, or the other way round, by lot.
+    """Times `n_blocks` blocks, and more, up to three times as many, while fewer than half of them could be kept.
+
+    A block is kernel, baseline, baseline, kernel, or the other way round, by lot.
 
     Before every sample of the kernel its inputs are drawn anew and its outputs poisoned; after it, some outputs are checked.
-    A block is dropped when the two samples of either side differ by more than a quarter: that says nothing of the ratio.
+    A block is dropped when the two samples of either side differ by more than a quarter. That says nothing of the ratio, so
+    neither does the number of blocks.
 
     Raises:
         DeviceError: The baseline fails.
     """
     rng = np.random.default_rng(seed)
     judge.prepare_timed(baseline, n_baseline, rng)
-    rows = []
-    for _ in range(n_blocks):
+    rows: list[tuple[float, float, bool]] = []
+    n_wanted = max(FEWEST_BLOCKS, n_blocks // 2)
+    while len(rows) < n_blocks or (len(rows) < _MOST_TIMES * n_blocks and sum(still for *_, still in rows) < n_wanted):
         order = "kbbk" if rng.integers(2) else "bkkb"
         samples: dict[str, list[float]] = {"k": [], "b": []}
         for side in order:

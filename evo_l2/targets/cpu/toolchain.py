@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from evo_l2.errors import ToolchainError
+from evo_l2.errors import StorageError, ToolchainError
+from evo_l2.targets.cpu.messages import is_out_of_space
 
 __all__ = ["Toolchain", "find_toolchain"]
 
@@ -72,6 +73,7 @@ def find_toolchain() -> Toolchain:
 
     Raises:
         ToolchainError: No compiler or no disassembler works here; says for each why.
+        StorageError: There is no room for temporary files.
     """
     return _find(os.environ.get("CC", "").strip(), os.environ.get("PATH", os.defpath))
 
@@ -140,6 +142,10 @@ def _probe(compiler: Path, native: tuple[str, ...], folder: Path, version: str) 
     product = folder / "probe.so"
     if done.returncode == 0 and product.exists():
         return product
+    if is_out_of_space(done.stderr):
+        found = next(line for line in done.stderr.splitlines() if is_out_of_space(line))
+        expected = f"room in {folder.parent}"
+        raise StorageError("the compiler cannot be tried", expected=expected, found=found, hint=f"df -h {folder.parent}")
     lines = [line for line in (done.stderr or done.stdout).splitlines() if "error" in line] or ["no message"]
     if "_Float16" in done.stderr:
         raise ToolchainError("the C compiler is too old", found=f"{version} does not know _Float16")

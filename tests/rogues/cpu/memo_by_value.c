@@ -3,6 +3,8 @@
 //! workspace W 64 + 2 * M * N
 // rogue: keeps its last result in the workspace, and hands it out again when A begins with the same values
 // expect: cheating timed-outputs
+// case: 32x24x40x1
+// alone: with this gate off, the others let it pass
 
 #include <string.h>
 
