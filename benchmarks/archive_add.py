@@ -1,7 +1,7 @@
 """How fast the archive files and answers, as it fills: `python benchmarks/archive_add.py [--rows 50000] [--calls 0]`.
 
-Every candidate is a new 6 KB kernel, filed durably in a transaction of its own. `add` counts storage and grid; the bootstrap
-behind a timed kernel's interval costs more than filing it and is measured in a column of its own. `sample` is one call of
+Every candidate is a new 6 KB kernel, filed durably in a transaction of its own; every second one is timed, so `add` counts the
+bootstrap of its interval, storage and grid. `sample` is one call of
 `elites()` and `best()` each right after an addition; `find` looks up a source that is known; `add/s CPU` goes by the
 process's own processor time, for machines on which something else runs too.
 """
@@ -17,7 +17,6 @@ import archive_cases as cases
 
 from archive.store import RunHandle, Store
 from evo_l2.evaluation import Status
-from evo_l2.timing import pooled_estimate
 
 _BATCH = 500
 
@@ -36,7 +35,6 @@ class Spent:
 
     add_s: float = 0.0
     add_cpu_s: float = 0.0
-    bootstrap_s: float = 0.0
     sample_s: float = 0.0
 
 
@@ -45,17 +43,13 @@ def fill(run: RunHandle, first: int, count: int, n_calls: int) -> Spent:
     spent = Spent()
     for start in range(first, first + count, _BATCH):
         for candidate in [make(i, n_calls, i % 2 == 0) for i in range(start, min(start + _BATCH, first + count))]:
-            begin = time.perf_counter()
-            if candidate.evaluation.session is not None:
-                pooled_estimate((candidate.evaluation.session,))
-            middle, cpu = time.perf_counter(), time.process_time()
+            begin, cpu = time.perf_counter(), time.process_time()
             run.add(candidate)
             spent.add_cpu_s += time.process_time() - cpu
             end = time.perf_counter()
             run.elites(), run.best()
             spent.sample_s += time.perf_counter() - end
-            spent.add_s += end - middle
-            spent.bootstrap_s += middle - begin
+            spent.add_s += end - begin
     return spent
 
 
@@ -80,7 +74,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--calls", type=int, default=0, help="model calls of a candidate, 6 KB prompt and reply each")
     arguments = parser.parse_args()
-    titles = ("rows", "add/s", "add/s CPU", "with bootstrap/s", "sample/s", "find/s", "RSS MB", "bytes/row")
+    titles = ("rows", "add/s", "add/s CPU", "sample/s", "find/s", "RSS MB", "bytes/row")
     print("  ".join(f"{title:>{max(8, len(title))}}" for title in titles))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "archive.db"
@@ -95,7 +89,6 @@ def main() -> None:
                     rows,
                     tail / spent.add_s,
                     tail / spent.add_cpu_s,
-                    tail / (spent.add_s + spent.bootstrap_s),
                     tail / spent.sample_s,
                     rate(lambda digest=digest: run.find(digest=digest)),
                     resident_mb(),
