@@ -59,7 +59,7 @@ def export(store: Store, directory: Path, run_name: str | None = None, *, count:
     if count is not None:
         kernels: Iterable[Elite] = islice(run.ranked(), count)
     else:
-        kernels = sorted(run.elites(), key=lambda elite: (-elite.estimate.log_low, elite.kernel.digest))
+        kernels = sorted(run.elites(), key=lambda elite: elite.rank)
     table = directory / "kernels.jsonl"
     rows, written = [], [table.with_suffix(".partial")]
     try:
@@ -85,7 +85,8 @@ def export(store: Store, directory: Path, run_name: str | None = None, *, count:
 
 
 def _row(store: Store, run: RunHandle, elite: Elite, rank: int, name: str) -> dict[str, Any]:
-    low, high = elite.estimate.interval
+    estimate = elite.estimate
+    low, high = estimate.interval if estimate is not None else (None, None)
     measures = elite.verdict.measures or ()
     return {
         "rank": rank,
@@ -103,10 +104,11 @@ def _row(store: Store, run: RunHandle, elite: Elite, rank: int, name: str) -> di
         "cell": list(elite.cell),
         "cell_in_words": run.schema.describe(elite.cell),
         "measures": {axis.name: value for axis, value in zip(run.schema.axes, measures, strict=True)},
-        "speedup": elite.estimate.speedup,
+        "status": elite.verdict.status.value,
+        "speedup": estimate.speedup if estimate is not None else None,
         "speedup_low": low,
         "speedup_high": high,
-        "n_blocks": elite.estimate.n_blocks,
+        "n_blocks": estimate.n_blocks if estimate is not None else 0,
         "resources": dict(elite.verdict.build.resources) if elite.verdict.build is not None else {},
         "lineage": [
             {"digest": a.digest, "run": a.run, "index": a.index, "operator": a.operator, "parents": list(a.parents)}

@@ -20,12 +20,13 @@ class Entry:
     digest: str
     identity: str
     cell: Cell
-    estimate: Estimate
+    estimate: Estimate | None
+    """None for a kernel that was built and never run; any that was timed ranks before it."""
 
     @property
     def rank(self) -> tuple[float, str]:
         """Smaller is better: the higher lower bound, then the smaller digest."""
-        return (-self.estimate.log_low, self.digest)
+        return (-self.estimate.log_low if self.estimate is not None else math.inf, self.digest)
 
 
 class Grid:
@@ -61,10 +62,13 @@ class Grid:
     def preview(self, entry: Entry) -> AddResult:
         """What `put` of a kernel that is not on record would do."""
         former = self._elites.get(entry.cell)
+        value = entry.estimate.log_low if entry.estimate is not None else None
         if former is None:
-            return AddResult(AddStatus.NEW, entry.estimate.log_low, entry.cell)
+            return AddResult(AddStatus.NEW, value, entry.cell)
         status = AddStatus.IMPROVED if entry.rank < former.rank else AddStatus.NOT_ADDED
-        return AddResult(status, entry.estimate.log_low - former.estimate.log_low, entry.cell)
+        if value is not None and former.estimate is not None:
+            value -= former.estimate.log_low
+        return AddResult(status, value, entry.cell)
 
     def put(self, entry: Entry) -> None:
         """Puts a kernel on record, in place of what was known of its identity."""
@@ -107,11 +111,11 @@ class Grid:
 
     @property
     def qd_score(self) -> float:
-        """Sum over filled cells of the elite's speed-up (a ratio, so never negative; an empty cell adds 0).
+        """Sum over filled cells of the elite's speed-up (a ratio, so never negative; a cell without objective adds 0).
 
         The sum is correctly rounded, so it does not depend on the order in which cells were filled.
         """
-        return math.fsum(entry.estimate.speedup for entry in self._elites.values())
+        return math.fsum(entry.estimate.speedup for entry in self._elites.values() if entry.estimate is not None)
 
 
 def _rank(entry: Entry) -> tuple[float, str]:

@@ -48,11 +48,12 @@ class MemoryArchive(Face):
         addition = self._view.plan(candidate)
         key = None
         evaluation = candidate.evaluation
-        if evaluation is not None and evaluation.session is not None:
+        if evaluation is not None and evaluation.verdict.status.is_good:
             assert candidate.kernel is not None
             assert addition.digest is not None
             self._records.kernels[addition.digest] = (candidate.kernel, evaluation.verdict)
-            key = self._records.append(evaluation.session)
+            if evaluation.session is not None:
+                key = self._records.append(evaluation.session)
         return self._view.apply(addition, key)
 
     def add_session(self, digest: str, session: TimingSession) -> None:

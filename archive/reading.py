@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _PAGE = 256
+_GOOD = ", ".join(f"'{status.value}'" for status in Status if status.is_good)
 _VERDICT = "v.status, v.gate, v.message, v.build, v.measures"
 
 
@@ -50,9 +51,9 @@ class StoredRecords:
         rows = self._database.read(
             f"SELECT k.source, k.target, {_VERDICT} FROM kernels k JOIN verdicts v ON v.kernel_id = k.id"
             " LEFT JOIN candidates c ON c.kernel_id = k.id AND c.verdict_id = v.id AND c.run_id = ?"
-            " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ? AND v.status = ?"
-            " AND (v.id <= ? OR c.id IS NOT NULL) ORDER BY c.id IS NULL, v.id LIMIT 1",
-            (scope.run_id, digest, scope.problem_id, scope.environment_id, Status.PASSED.value, scope.base_verdict),
+            " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ?"
+            f" AND v.status IN ({_GOOD}) AND (v.id <= ? OR c.id IS NOT NULL) ORDER BY c.id IS NULL, v.id LIMIT 1",
+            (scope.run_id, digest, scope.problem_id, scope.environment_id, scope.base_verdict),
         )
         source, target, *verdict = rows[0]
         return Kernel(load_text(source), target), _verdict(verdict)
@@ -75,8 +76,8 @@ def read_evaluation(database: Database, problem_key: str, environment_key: str, 
     rows = database.read(
         f"SELECT v.id, {_VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
         " JOIN problems p ON p.id = v.problem_id JOIN environments e ON e.id = v.environment_id"
-        " WHERE k.digest = ? AND p.key = ? AND e.key = ? ORDER BY v.status = ?, v.attempt LIMIT 1",
-        (digest, problem_key, environment_key, Status.PASSED.value),
+        f" WHERE k.digest = ? AND p.key = ? AND e.key = ? ORDER BY v.status IN ({_GOOD}), v.attempt LIMIT 1",
+        (digest, problem_key, environment_key),
     )
     if not rows:
         return None
@@ -213,27 +214,31 @@ def load_view(database: Database, scope: Scope, view: View, *, own: bool) -> Non
         " JOIN kernels k ON k.id = v.kernel_id LEFT JOIN candidates c ON c.kernel_id = k.id"
         " AND c.verdict_id = v.id AND c.run_id = ? WHERE v.problem_id = ? AND v.environment_id = ?"
         " AND (v.id <= ? OR c.id IS NOT NULL OR v.run_id = ? AND v.after IS NOT NULL)"
-        " ORDER BY k.digest, v.status = ?, v.attempt",
-        (run_id, run_id, scope.problem_id, scope.environment_id, scope.base_verdict, run_id, Status.PASSED.value),
+        f" ORDER BY k.digest, v.status IN ({_GOOD}), v.attempt",
+        (run_id, run_id, scope.problem_id, scope.environment_id, scope.base_verdict, run_id),
     )
     failed: set[str] = set()
     withdrawn: set[str] = set()
     passed: dict[str, list[tuple[str, int, str | None]]] = defaultdict(list)
+    run_here: set[str] = set()
     for key, digest, identity, status, measures, mine, withdraws in verdicts:
         view.load_known(digest, identity)
-        if status != Status.PASSED.value:
+        if not Status(status).is_good:
             (withdrawn if withdraws else failed).add(digest)
         elif digest in withdrawn:
             continue
         elif mine or digest not in failed:
             passed[identity].append((digest, key, measures))
+            if status == Status.PASSED.value:
+                run_here.add(identity)
     timings = _timings(database, scope, run_id)
     for identity, members in passed.items():
         keys = sorted(row for _, verdict, _ in members for row in timings.get(verdict, ()))
         estimate = _estimate(database, keys)
         measures = load_measures(members[0][2])
         digests = list(dict.fromkeys(digest for digest, _, _ in members))
-        view.load_passed(identity, digests, measures, [key for key, _ in keys], estimate)
+        is_run = identity in run_here
+        view.load_passed(identity, digests, measures, [key for key, _ in keys], estimate, is_run=is_run)
     for digest, original in database.read(
         "SELECT DISTINCT k.digest, o.digest FROM candidates c JOIN runs r ON r.id = c.run_id"
         " JOIN kernels k ON k.id = c.kernel_id JOIN kernels o ON o.id = c.duplicate_of"

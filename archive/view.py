@@ -49,6 +49,8 @@ class Sight:
     cell: Cell | None
     """None when its measures do not fit the axes of the view."""
     sessions: tuple[int, ...]
+    is_run: bool = True
+    """False for a kernel that was built and never run."""
 
 
 class View:
@@ -91,8 +93,10 @@ class View:
         measures: tuple[float | None, ...] | None,
         sessions: Sequence[int],
         estimate: Estimate | None,
+        *,
+        is_run: bool = True,
     ) -> None:
-        """Takes it as given that a kernel passed.
+        """Takes it as given that a kernel passed, or was built.
 
         Args:
             identity: The kernel.
@@ -100,8 +104,9 @@ class View:
             measures: Those of the first source.
             sessions: Keys of all its sessions, oldest first.
             estimate: The estimate over them; None when none is conclusive.
+            is_run: False for a kernel that was built and never run.
         """
-        sight = Sight(identity, digests[0], self._cell(measures), tuple(sessions))
+        sight = Sight(identity, digests[0], self._cell(measures), tuple(sessions), is_run)
         for digest in digests:
             self.load_known(digest, identity)
             self._passed[digest] = sight
@@ -140,12 +145,15 @@ class View:
             raise ValueError(f"candidate {candidate.index} was evaluated but has no kernel")
         if digest in self._known or candidate.identity in self._identities:
             raise ValueError(f"candidate {candidate.index} was evaluated though its kernel is known: {digest[:12]}")
-        if evaluation.verdict.status is not Status.PASSED:
+        if not evaluation.verdict.status.is_good:
             return Addition(candidate, digest, AddResult(AddStatus.NOT_ADDED, None), None, None)
-        if candidate.identity is None or evaluation.session is None:
+        if candidate.identity is None:
             raise ValueError(f"candidate {candidate.index} passed, so it needs an identity")
         assert evaluation.verdict.measures is not None
         cell = self._grid.schema.cell(evaluation.verdict.measures)
+        if evaluation.session is None:
+            entry = Entry(digest, candidate.identity, cell, None)
+            return Addition(candidate, digest, self._grid.preview(entry), entry, cell)
         estimate = estimate or pooled_estimate((evaluation.session,))
         if estimate is None:
             return Addition(candidate, digest, AddResult(AddStatus.NOT_ADDED, None, cell), None, cell)
@@ -168,6 +176,9 @@ class View:
                 sight = self._passed[digest] = Sight(candidate.identity, digest, addition.cell, (session,))
                 if addition.entry is None:
                     self._untimed[candidate.identity] = sight
+            elif addition.entry is not None:
+                assert candidate.identity is not None
+                self._passed[digest] = Sight(candidate.identity, digest, addition.cell, (), is_run=False)
         elif candidate.duplicate_of is not None and digest is not None:
             self._known.setdefault(digest, candidate.duplicate_of)
         if addition.entry is not None:
@@ -184,14 +195,14 @@ class View:
         assert entry is not None
         assert candidate.kernel is not None
         assert candidate.evaluation is not None
-        assert candidate.evaluation.session is not None
+        session = candidate.evaluation.session
         self._cache[entry.cell] = Elite(
             candidate.kernel,
             entry.identity,
             entry.cell,
             candidate.evaluation.verdict,
             entry.estimate,
-            (candidate.evaluation.session,),
+            (session,) if session is not None else (),
         )
 
     def plan_session(self, digest: str, session: TimingSession) -> tuple[Sight, Estimate | None]:
@@ -202,6 +213,8 @@ class View:
             ValueError: The session timed other cases than the kernel's first session.
         """
         sight = self._sight(digest)
+        if not sight.is_run:
+            raise KeyError(f"kernel {digest} was built and never run here")
         sessions = self._records.sessions(sight.sessions)
         if [case.sizes for case in sessions[0].cases] != [case.sizes for case in session.cases]:
             raise ValueError(f"the session timed other cases than the first session of {digest[:12]}")
@@ -225,8 +238,8 @@ class View:
 
     def apply_withdrawal(self, sight: Sight) -> None:
         """Takes a planned withdrawal."""
-        self._put(sight, None)
-        del self._untimed[sight.identity]
+        self._drop(sight)
+        self._untimed.pop(sight.identity, None)
         for digest in [digest for digest, other in self._passed.items() if other is sight]:
             del self._passed[digest]
 
@@ -289,15 +302,18 @@ class View:
         sessions = self._records.sessions(sight.sessions)
         return Elite(kernel, entry.identity, entry.cell, verdict, entry.estimate, sessions)
 
-    def _put(self, sight: Sight, estimate: Estimate | None) -> None:
+    def _drop(self, sight: Sight) -> None:
         former = self._grid.entry(sight.identity)
         if former is not None:
             self._changed(former.cell)
         self._grid.drop(sight.identity)
-        if estimate is not None and sight.cell is not None:
+
+    def _put(self, sight: Sight, estimate: Estimate | None) -> None:
+        self._drop(sight)
+        if sight.cell is not None and (estimate is not None or not sight.is_run):
             self._grid.put(Entry(sight.digest, sight.identity, sight.cell, estimate))
             self._changed(sight.cell)
-        if estimate is None:
+        if estimate is None and sight.is_run:
             self._untimed.setdefault(sight.identity, sight)
         else:
             self._untimed.pop(sight.identity, None)

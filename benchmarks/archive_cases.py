@@ -33,7 +33,7 @@ def session(
 def verdict(number: int, measures: tuple[float | None, ...] = (256.0, 4.0, 0.0), status: Status = Status.PASSED) -> Verdict:
     """A verdict with a build."""
     build = BuildReport(0.1, f"log {number}", f"code-{number}", {"simd_bits": 256, "note": "é"})
-    if status is Status.PASSED:
+    if status.is_good:
         return Verdict(status, build=build, measures=measures)
     if status in (Status.REJECTED, Status.BUILD_ERROR):
         return Verdict(status, "screen", f"kernel {number} is refused")

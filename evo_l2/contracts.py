@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -164,9 +165,15 @@ class Elite:
     identity: str
     cell: Cell
     verdict: Verdict
-    estimate: Estimate
+    estimate: Estimate | None
+    """None for a kernel that was built and never run."""
     sessions: tuple[TimingSession, ...] = ()
     """Every timing session of this kernel, oldest first."""
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """Smaller is better: the higher lower bound, kernels that were never run last, then the smaller digest."""
+        return (-self.estimate.log_low if self.estimate is not None else math.inf, self.kernel.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,11 @@ HARNESS_VERSION = "2"
 class Status(StrEnum):
     """How far a kernel came. Only `PASSED` has an objective."""
 
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was found against it, and it may have offspring."""
+        return self in (Status.PASSED, Status.BUILT)
+
     REJECTED = "rejected"
     """The source was refused before the compiler saw it (or its launch does not parse)."""
     BUILD_ERROR = "build_error"
@@ -43,6 +48,8 @@ class Status(StrEnum):
     """A gate that only a cheat trips: mutated inputs, a forbidden system call, wrong outputs only while timed."""
     INCONCLUSIVE = "inconclusive"
     """Right, but the machine did not hold still while it was timed."""
+    BUILT = "built"
+    """Built, and through every gate that needs no card; never run."""
     PASSED = "passed"
 
 
@@ -84,21 +91,21 @@ class Verdict:
 
     status: Status
     gate: str | None = None
-    """Name of the gate that stopped it; None exactly when the status is `PASSED`."""
+    """Name of the gate that stopped it; None exactly when none did (`PASSED`, `BUILT`)."""
     message: str | None = None
-    """Plain words for the person (and the model) who will mend it; None exactly when the status is `PASSED`."""
+    """Plain words for the person (and the model) who will mend it; None exactly when no gate stopped it."""
     build: BuildReport | None = None
     measures: tuple[float | None, ...] | None = None
     """One value per axis of the problem's measures schema, `None` where unknown; None when nothing was built."""
 
     def __post_init__(self) -> None:
-        passed = self.status is Status.PASSED
+        good = self.status.is_good
         if self.status is Status.INCONCLUSIVE:
             raise ValueError("inconclusive is a property of a timing session, not of a verdict")
-        if passed != (self.gate is None) or passed != (self.message is None):
+        if good != (self.gate is None) or good != (self.message is None):
             raise ValueError(f"a verdict names its gate and reason exactly when it did not pass (status {self.status})")
-        if passed and (self.measures is None or self.build is None or self.build.machine_code is None):
-            raise ValueError("a kernel that passed has a build, its machine code's digest, and measures")
+        if good and (self.measures is None or self.build is None or self.build.machine_code is None):
+            raise ValueError("a kernel that passed, or was built, has a build, its machine code's digest, and measures")
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class Search:
             n_tries = self._n_offspring[elite.kernel.digest]
             bonus = self._settings.exploration * math.sqrt(2 * math.log(1 + total) / (1 + n_tries))
             contestant = _Contestant(elite)
-            contestant.fitness.values = (elite.estimate.log_low + bonus,)
+            contestant.fitness.values = ((elite.estimate.log_low if elite.estimate is not None else 0.0) + bonus,)
             pool.append(contestant)
         chosen: list[Elite] = []
         while len(chosen) < count:

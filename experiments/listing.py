@@ -128,7 +128,7 @@ def print_top(db: Path, count: int, run_name: str | None, *, all_kernels: bool, 
     with Store.open(db, create=False) as store:
         run = store.open_run(run_name)
         ranked = top(store, run_name, count=count) if all_kernels else run.elites()
-        elites = sorted(ranked, key=lambda elite: (-elite.estimate.log_low, elite.kernel.digest))[:count]
+        elites = sorted(ranked, key=lambda elite: elite.rank)[:count]
         cells = [run.schema.describe(elite.cell) for elite in elites]
     if as_json:
         print(json.dumps([_facts(elite, cell) for elite, cell in zip(elites, cells, strict=True)], indent=2))
@@ -137,9 +137,12 @@ def print_top(db: Path, count: int, run_name: str | None, *, all_kernels: bool, 
     for name in ("kernel", "speed-up", "95 % interval", "blocks", "cell"):
         table.add_column(name, justify="right" if name in ("speed-up", "blocks") else "left", no_wrap=name != "cell")
     for elite, cell in zip(elites, cells, strict=True):
-        low, high = elite.estimate.interval
-        speedup, interval = f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}"
-        table.add_row(elite.kernel.digest[:12], speedup, interval, str(elite.estimate.n_blocks), cell)
+        speedup, interval, n_blocks = "never run", "", ""
+        if elite.estimate is not None:
+            low, high = elite.estimate.interval
+            speedup, interval = f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}"
+            n_blocks = str(elite.estimate.n_blocks)
+        table.add_row(elite.kernel.digest[:12], speedup, interval, n_blocks, cell)
     Console(highlight=False).print(table)
 
 
@@ -155,11 +158,15 @@ def _facts(elite: Elite, cell: str) -> dict[str, object]:
     }
 
 
-def _estimate(value: Estimate) -> dict[str, object]:
+def _estimate(value: Estimate | None) -> dict[str, object]:
+    if value is None:
+        return {"speedup": None, "interval": None, "n_blocks": 0}
     return {"speedup": value.speedup, "interval": list(value.interval), "n_blocks": value.n_blocks}
 
 
-def _words(value: Estimate) -> str:
+def _words(value: Estimate | None) -> str:
+    if value is None:
+        return "built and never run"
     low, high = value.interval
     return f"{value.speedup:.3f}x of the baseline's speed ({low:.3f} to {high:.3f}, {value.n_blocks} blocks)"
 

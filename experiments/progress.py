@@ -137,9 +137,10 @@ class Progress:
             return
         cell = info.problem.measures(info.config.target).describe(result.cell)
         verb = "opens" if result.status is AddStatus.NEW else "improves"
-        speedup = archive.get(candidate.kernel.digest).estimate.speedup
+        estimate = archive.get(candidate.kernel.digest).estimate
+        speedup = f"{estimate.speedup:.3f}x" if estimate is not None else "built,"
         style = "green" if result.status is AddStatus.IMPROVED else "cyan"
-        self._events.append(Text(f"#{candidate.index} {candidate.operator} {speedup:.3f}x {verb} {cell}", style=style))
+        self._events.append(Text(f"#{candidate.index} {candidate.operator} {speedup} {verb} {cell}", style=style))
 
     def _line_if_due(self) -> None:
         now = time.monotonic()

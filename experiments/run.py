@@ -266,7 +266,7 @@ def _measure_winners(
 
 def _next_finalist(n_finalists: int, seeds: Sequence[Kernel], run: RunHandle) -> Elite | None:
     """The next of the best few elites, then of the best seed, that was not measured again yet."""
-    ranked = sorted(run.elites(), key=lambda elite: -elite.estimate.log_low)[:n_finalists]
+    ranked = sorted(run.elites(), key=lambda elite: elite.rank)[:n_finalists]
     seed = _best_seed(run, seeds)
     return next((elite for elite in (*ranked, *([seed] if seed else [])) if not _is_final(elite)), None)
 
@@ -284,7 +284,7 @@ def _best_seed(run: RunHandle, seeds: Sequence[Kernel]) -> Elite | None:
             found.append(run.get(kernel.digest))
         except KeyError:
             continue
-    return max(found, key=lambda elite: elite.estimate.log_low, default=None)
+    return min(found, key=lambda elite: elite.rank, default=None)
 
 
 def _workers(

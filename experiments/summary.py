@@ -177,7 +177,7 @@ def _row(elite: Elite, names: Mapping[str, str]) -> KernelRow:
     digest = elite.kernel.digest
     final = pooled_estimate(_final(elite))
     value = final if final is not None else elite.estimate
-    return KernelRow(_name(digest, names), digest, value, final is not None, Status.PASSED.value)
+    return KernelRow(_name(digest, names), digest, value, final is not None, elite.verdict.status.value)
 
 
 def _name(digest: str, names: Mapping[str, str]) -> str:

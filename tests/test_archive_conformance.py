@@ -195,7 +195,7 @@ def test_a_kernel_is_not_withdrawn_for_having_passed(archive):
     assert archive.best().kernel == cases.kernel(0)
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.PASSED, Status.INCONCLUSIVE)])
+@pytest.mark.parametrize("status", [s for s in Status if not s.is_good and s is not Status.INCONCLUSIVE])
 def test_a_kernel_that_failed_is_known_and_nothing_else(archive, status):
     result = archive.add(cases.evaluated(0, 0, status=status))
     assert (result.status, result.value, result.cell) == (AddStatus.NOT_ADDED, None, None)
@@ -205,6 +205,35 @@ def test_a_kernel_that_failed_is_known_and_nothing_else(archive, status):
         archive.get(cases.kernel(0).digest)
     with pytest.raises(KeyError):
         archive.add_session(cases.kernel(0).digest, cases.session(1))
+
+
+def test_a_kernel_that_was_built_and_never_run_holds_a_cell_without_objective(archive):
+    result = archive.add(cases.evaluated(0, 0, status=Status.BUILT))
+    assert (result.status, result.value, result.cell) == (AddStatus.NEW, None, (2, 1, 0))
+    elite = archive.best()
+    assert archive.elites() == (elite,)
+    assert (elite.kernel, elite.estimate, elite.sessions) == (cases.kernel(0), None, ())
+    assert elite == archive.get(cases.kernel(0).digest)
+    assert archive.untimed() == ()
+    assert archive.grid.qd_score == 0.0
+    with pytest.raises(KeyError):
+        archive.add_session(cases.kernel(0).digest, cases.session(1))
+    archive.withdraw(cases.kernel(0).digest, FAILURE)
+    assert archive.elites() == ()
+
+
+def test_a_timed_kernel_takes_the_cell_of_one_that_was_never_run_and_not_the_other_way_round(archive):
+    archive.add(cases.evaluated(0, 0, status=Status.BUILT))
+    assert archive.add(cases.evaluated(1, 1, speedup=0.5)).status is AddStatus.IMPROVED
+    assert archive.add(cases.evaluated(2, 2, status=Status.BUILT)).status is AddStatus.NOT_ADDED
+    assert archive.best().kernel == cases.kernel(1)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_that_were_never_run_the_smaller_digest_holds_the_cell(archive, order):
+    for index, number in enumerate(order):
+        archive.add(cases.evaluated(index, number, status=Status.BUILT))
+    assert archive.best().kernel.digest == min(cases.kernel(0).digest, cases.kernel(1).digest)
 
 
 def test_a_known_kernel_is_found_by_source_and_by_identity(archive):
@@ -274,7 +303,9 @@ def test_candidates_without_kernel_are_counted(archive):
 # --- properties -------------------------------------------------------------------------------------------------------
 
 kinds = st.tuples(
-    st.sampled_from(["passed", "passed", "passed", "failed", "inconclusive", "duplicate", "none", "session", "withdrawal"]),
+    st.sampled_from(
+        ["passed", "passed", "passed", "built", "failed", "inconclusive", "duplicate", "none", "session", "withdrawal"]
+    ),
     st.integers(0, 5),
     st.sampled_from(CELLS),
     st.sampled_from([0.5, 0.98, 1.0, 1.02, 2.0]),
@@ -301,7 +332,7 @@ def play(archive, steps):
         elif kind in ("none", "duplicate"):
             candidate = cases.failed(index)
         else:
-            status = Status.INCORRECT if kind == "failed" else Status.PASSED
+            status = {"failed": Status.INCORRECT, "built": Status.BUILT}.get(kind, Status.PASSED)
             candidate = cases.evaluated(
                 index, number, speedup=speedup, measures=measures, status=status, conclusive=kind != "inconclusive"
             )
@@ -312,14 +343,17 @@ def play(archive, steps):
 
 
 def oracle(steps):
-    """Cell to digest of its elite, by the definition: all sessions pooled, highest lower bound, smaller digest."""
+    """Cell to digest of its elite, by the definition: all sessions pooled, highest bound, smaller digest; never run last."""
     archive = MemoryArchive(cases.SCHEMA)
-    sessions, cells = {}, {}
+    sessions, cells, built = {}, {}, []
     add, add_session, withdraw = archive.add, archive.add_session, archive.withdraw
 
     def noted_add(candidate):
         if candidate.evaluation is not None and candidate.evaluation.session is not None:
             sessions[candidate.kernel.digest] = [candidate.evaluation.session]
+            cells[candidate.kernel.digest] = cases.SCHEMA.cell(candidate.evaluation.verdict.measures)
+        if candidate.evaluation is not None and candidate.evaluation.verdict.status is Status.BUILT:
+            built.append(candidate.kernel.digest)
             cells[candidate.kernel.digest] = cases.SCHEMA.cell(candidate.evaluation.verdict.measures)
         return add(candidate)
 
@@ -339,7 +373,7 @@ def oracle(steps):
         if value is not None:
             ranked.append((-value.log_low, digest))
     holders = {}
-    for _, digest in sorted(ranked):
+    for _, digest in [*sorted(ranked), *((None, digest) for digest in sorted(built))]:
         holders.setdefault(cells[digest], digest)
     return holders
 
@@ -357,7 +391,7 @@ def test_each_cell_is_held_by_its_member_with_the_highest_bound(steps):
     holders = oracle(steps)
     assert {elite.cell: elite.kernel.digest for elite in archive.elites()} == holders
     if holders:
-        assert archive.best().estimate.log_low == max(elite.estimate.log_low for elite in archive.elites())
+        assert archive.best() == min(archive.elites(), key=lambda elite: elite.rank)
 
 
 @given(sequences)

@@ -40,12 +40,15 @@ def facts(problem: Problem, elite: Elite, *, brief: bool = False) -> str:
     build's resources, and the measures. In brief: status, speed-up and measures.
     """
     verdict, estimate = elite.verdict, elite.estimate
-    low, high = estimate.interval
     lines = [f"status: {verdict.status.value}"]
     if verdict.message is not None and not brief:
         lines[0] += f" ({verdict.gate}: {clip(without_paths(verdict.message), _LONGEST_LOG)})"
-    interval = f"95% interval {low:.3g} to {high:.3g}, {estimate.n_blocks} blocks"
-    lines.append(f"speed-up over the baseline: {estimate.speedup:.3g}x ({interval})")
+    if estimate is not None:
+        low, high = estimate.interval
+        interval = f"95% interval {low:.3g} to {high:.3g}, {estimate.n_blocks} blocks"
+        lines.append(f"speed-up over the baseline: {estimate.speedup:.3g}x ({interval})")
+    else:
+        lines.append("speed-up over the baseline: unknown, it was built and never run")
     if not brief:
         lines += _case_lines(problem, elite.sessions)
     if verdict.build is not None and not brief:
