@@ -48,7 +48,7 @@ $(VENV)/.evo-l2-run: $(VENV)/.evo-l2-python pyproject.toml
 	touch $@
 
 $(VENV)/.evo-l2-dev: $(VENV)/.evo-l2-run
-	$(BIN)/pip install -q -e '.[dev]' 'transformers[serving]'
+	$(BIN)/pip install -q -e '.[dev,cuda-toolkit]' 'transformers[serving]'
 	touch $@
 
 clean:

@@ -1,9 +1,9 @@
 """How fast the archive files and answers, as it fills: `python benchmarks/archive_add.py [--rows 50000] [--calls 0]`.
 
-Every candidate is a new 6 KB kernel, filed durably in a transaction of its own; every second one is timed, so `add` counts the
-bootstrap of its interval, storage and grid. `sample` is one call of
-`elites()` and `best()` each right after an addition; `find` looks up a source that is known; `add/s CPU` goes by the
-process's own processor time, for machines on which something else runs too.
+Every candidate is a new 6 KB kernel, filed durably in a transaction of its own; every second one is timed, so `add` counts
+the bootstrap of its interval, storage and grid. `sample` is one call of `elites()` and `best()` each right after an addition;
+`find` looks up a source that is known; `add/s CPU` goes by the process's own processor time, for machines on which something
+else runs too.
 """
 
 import argparse

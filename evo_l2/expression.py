@@ -10,10 +10,11 @@ from evo_l2.errors import KernelError
 
 __all__ = ["Expression"]
 
-_TOKEN = re.compile(r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*)|(?P<symbol>[-+*/%(),]))")
+_TOKEN = re.compile(r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*)|(?P<symbol>[-+*/%(),]))", re.ASCII)
 _LONGEST = 400
 _DEEPEST = 32
 _LARGEST = 2**62
+_MOST_NAMES = 24
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -30,6 +31,13 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., int]]] = {
     "min": (2, min),
     "max": (2, max),
 }
+
+
+def _known(names: Mapping[str, int]) -> str:
+    """Names in words; of a file with hundreds of constants, the first few."""
+    shown = ", ".join(sorted(names)[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"one of {shown}{more}" if names else "no name, since none is known here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,14 @@ class Expression:
     def names(self) -> frozenset[str]:
         """Every name the expression reads, functions left out."""
         return frozenset(text for kind, text, _ in self._tokens() if kind == "name" and text not in _FUNCTIONS)
+
+    def check(self) -> None:
+        """Parses the text, whatever its names may stand for.
+
+        Raises:
+            KernelError: The text does not parse; with line and column.
+        """
+        _Parser(self, self._tokens(), None).run()
 
     def evaluate(self, names: Mapping[str, int]) -> int:
         """The value over the given names.
@@ -85,9 +101,9 @@ class Expression:
 
 
 class _Parser:
-    """Recursive descent; one instance a call."""
+    """Recursive descent; one instance a call. Without names, it only looks whether the text parses: every value is 1."""
 
-    def __init__(self, source: Expression, tokens: list[tuple[str, str, int]], names: Mapping[str, int]) -> None:
+    def __init__(self, source: Expression, tokens: list[tuple[str, str, int]], names: Mapping[str, int] | None) -> None:
         self._source = source
         self._tokens = tokens
         self._names = names
@@ -116,6 +132,8 @@ class _Parser:
         self._at += 1
 
     def _bounded(self, value: int, offset: int) -> int:
+        if self._names is None:
+            return 1
         if abs(value) > _LARGEST:
             raise self._source.error("the value is out of bounds", offset, "at most 2**62", "a larger one")
         return value
@@ -137,6 +155,8 @@ class _Parser:
             right = self._factor()
             if symbol == "*":
                 value = self._bounded(value * right, at)
+                continue
+            if self._names is None:
                 continue
             if right == 0:
                 raise self._source.error("the expression divides by zero", at, "a divisor other than zero", "0")
@@ -173,9 +193,10 @@ class _Parser:
         self._at += 1
         if text in _FUNCTIONS:
             return self._call(text, offset)
+        if self._names is None:
+            return 1
         if text not in self._names:
-            known = ", ".join(sorted(self._names)) or "none"
-            raise self._source.error("the expression reads an unknown name", offset, f"one of {known}", repr(text))
+            raise self._source.error("the expression reads an unknown name", offset, _known(self._names), repr(text[:60]))
         return self._names[text]
 
     def _call(self, name: str, offset: int) -> int:
@@ -186,6 +207,8 @@ class _Parser:
             self._take(",")
             values.append(self._sum())
         self._take(")")
+        if self._names is None:
+            return 1
         if name in ("ceil_div", "round_up") and values[1] == 0:
             raise self._source.error("the expression divides by zero", offset, "a divisor other than zero", "0")
         return self._bounded(function(*values), offset)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from evo_l2.errors import KernelError
 from evo_l2.expression import Expression
+from evo_l2.fragment import IDENTIFIER, Fragment
+from evo_l2.tunables import Tunable, constants, substitute, tunables
 
 __all__ = [
     "Argument",
     "Call",
     "Launch",
     "Role",
+    "TensorMap",
     "Tunable",
     "Workspace",
     "constants",
@@ -23,16 +25,14 @@ __all__ = [
     "tunables",
 ]
 
-_IDENTIFIER = r"[A-Za-z_]\w*"
-_CONSTANT = re.compile(
-    rf"^[ \t]*(?:(?:static[ \t]+)?constexpr[ \t]+int[ \t]+(?P<n1>{_IDENTIFIER})[ \t]*=[ \t]*(?P<v1>[^;\n]+?)[ \t]*;"
-    rf"|\#[ \t]*define[ \t]+(?P<n2>{_IDENTIFIER})[ \t]+(?P<v2>[^\n]*?))"
-    r"[ \t]*(?://(?P<mark>\??)(?P<rest>[^\n]*))?$"
-)
-_CALL = re.compile(rf"(?P<entry>{_IDENTIFIER})[ \t]*\((?P<arguments>[^()]*)\)[ \t]*")
-_ARGUMENT = re.compile(rf"[ \t]*(?P<name>{_IDENTIFIER})[ \t]*(?::[ \t]*(?P<role>\w+)[ \t]*)?")
+_CALL = re.compile(rf"(?P<entry>{IDENTIFIER})[ \t]*\((?P<arguments>[^()]*)\)")
+_ARGUMENT = re.compile(rf"(?P<name>{IDENTIFIER})[ \t]*(?::[ \t]*(?P<role>\w+))?")
+_TENSOR_MAP = re.compile(rf"(?P<name>{IDENTIFIER})[ \t]*:[ \t]*(?P<operand>{IDENTIFIER})[ \t]*,")
+_ZEROED = re.compile(r"(?:(?<=[\s)])|^)zeroed$")
+_ROLES = ("in", "out", "workspace", "map")
 _MOST_LINES = 64
 _LARGEST_WORKSPACE_BYTES = 2**30
+_NONE = Expression("0")
 
 
 class Role(StrEnum):
@@ -41,12 +41,14 @@ class Role(StrEnum):
     IN = "in"
     OUT = "out"
     WORKSPACE = "workspace"
+    MAP = "map"
+    """A tensor map, passed by value (CUDA, from sm_90)."""
     SIZE = "size"
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of an entry: an operand of the problem, a declared workspace, or a size symbol."""
+    """One argument of an entry: an operand of the problem, a declared workspace or tensor map, or a size symbol."""
 
     name: str
     role: Role
@@ -54,10 +56,20 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One entry and its arguments, in order."""
+    """One entry and its arguments, in order; on CUDA, with the shape of its launch."""
 
     entry: str
     arguments: tuple[Argument, ...]
+    grid: tuple[Expression, ...] = ()
+    """Blocks along x, y, z; those left out are 1. Empty where the launch has no grid."""
+    block: tuple[Expression, ...] = ()
+    """Threads along x, y, z, alike."""
+    shared: Expression | None = None
+    """Bytes of dynamic shared memory; None for none."""
+    cluster: tuple[Expression, ...] = ()
+    """Blocks of one cluster along x, y, z; empty for a launch without clusters."""
+    line: int = 1
+    """Line of the `launch` directive, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,25 @@ class Workspace:
 
     name: str
     size_bytes: Expression
+    zeroed: bool = False
+    """Whether the harness sets it to zero before the launches of every call, within the time that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A view of an operand for the tensor memory accelerator, which the harness encodes for the kernel."""
+
+    name: str
+    operand: str
+    box: tuple[Expression, ...]
+    """Elements that one copy takes along each dimension, outermost first.
+
+    Two for the operand as one matrix of BATCH times rows by columns, three for BATCH, rows and columns.
+    """
+    swizzle: Expression = _NONE
+    """Span of the swizzle in shared memory, in bytes: 0 (none), 32, 64 or 128."""
+    promotion: Expression = _NONE
+    """Bytes that the L2 cache fetches at once: 0 (as asked), 64, 128 or 256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +105,15 @@ class Launch:
 
     layout: str
     calls: tuple[Call, ...]
+    """In the order in which they run."""
     workspaces: tuple[Workspace, ...] = ()
     flags: tuple[str, ...] = ()
     """Compiler flags asked for; the target checks them against its own list."""
     deterministic: bool = True
     """False when the kernel declares that two runs may differ."""
+    max_registers: Expression | None = None
+    """Most registers a thread, over the file's constants alone: it is part of the build."""
+    tensor_maps: tuple[TensorMap, ...] = ()
 
     def workspace_bytes(self, names: Mapping[str, int]) -> dict[str, int]:
         """Bytes of each workspace over the given names (the file's constants and the size symbols).
@@ -95,17 +130,6 @@ class Launch:
         return sizes
 
 
-@dataclass(frozen=True, slots=True)
-class Tunable:
-    """A named integer that the file declares with `//?`, with the values it may take (its present one included)."""
-
-    name: str
-    value: int
-    domain: tuple[int, ...]
-    line: int
-    """Line of the declaration, from 1."""
-
-
 def parse_launch(source: str) -> Launch:
     """Reads the `//!` lines of the first comment block.
 
@@ -114,10 +138,17 @@ def parse_launch(source: str) -> Launch:
         header    = { "//!", directive, newline } ;
         directive = "layout", name
                   | "launch", name, "(", argument, { ",", argument }, ")"
-                  | "workspace", name, expression
+                  | ( "grid" | "block" | "cluster" ), expression, [ ",", expression, [ ",", expression ] ]
+                  | "shared", expression                       (* these four belong to the launch above *)
+                  | "workspace", name, expression, [ "zeroed" ]
+                  | "tensormap", name, ":", name, ",", "box", expression, ",", expression, [ ",", expression ],
+                                 [ ",", "swizzle", expression ], [ ",", "promotion", expression ]   (* in either order *)
+                  | "registers", expression
                   | "flags", { flag }
                   | "nondeterministic" ;
-        argument  = name, [ ":", ( "in" | "out" | "workspace" ) ] ;   (* without a role: a size symbol *)
+        argument  = name, [ ":", ( "in" | "out" | "workspace" | "map" ) ] ;   (* without a role: a size symbol *)
+
+    What a directive means on a target, or that a target has none such, is the target's business.
 
     Raises:
         KernelError: A directive is unknown, repeated, missing or malformed; with line and column.
@@ -127,10 +158,10 @@ def parse_launch(source: str) -> Launch:
     for number, text in enumerate(source.split("\n"), start=1):
         stripped = text.strip()
         if stripped.startswith("//!"):
+            fragment = Fragment(text, number, 1).strip()
             if not in_header:
-                expected = "every //! line before the first line of code"
-                raise KernelError("a launch line stands too late", expected=expected, found=stripped, line=number)
-            builder.directive(text.rstrip("\r"), number)
+                raise fragment.error("a launch line stands too late", "every //! line before the first line of code")
+            builder.directive(fragment.part(3))
         elif stripped and not stripped.startswith("//"):
             in_header = False
     return builder.launch()
@@ -141,175 +172,190 @@ class _Builder:
 
     def __init__(self) -> None:
         self._layout: str | None = None
-        self._calls: list[Call] = []
+        self._calls: list[_CallBuilder] = []
         self._workspaces: list[Workspace] = []
+        self._tensor_maps: list[TensorMap] = []
+        self._max_registers: Expression | None = None
         self._flags: tuple[str, ...] | None = None
         self._deterministic = True
+        self._declared: dict[str, tuple[Role, Fragment]] = {}
+        self._passed: dict[str, tuple[Role, Fragment]] = {}
         self._n_lines = 0
-        self._last_line = 1
-
-    def directive(self, text: str, line: int) -> None:
-        """Takes one `//!` line."""
-        self._n_lines += 1
-        self._last_line = line
-        if self._n_lines > _MOST_LINES:
-            raise KernelError("the launch is too long", expected=f"at most {_MOST_LINES} lines", found="more", line=line)
-        at = text.index("//!") + 3
-        match = re.compile(rf"[ \t]*({_IDENTIFIER})[ \t]*").match(text, at)
-        known = {
+        self._last = Fragment("", 1, 1)
+        self._takers: Mapping[str, Callable[[Fragment], None]] = {
             "layout": self._take_layout,
             "launch": self._take_launch,
+            "grid": lambda rest: self._call("grid", rest).take_shape("grid", rest),
+            "block": lambda rest: self._call("block", rest).take_shape("block", rest),
+            "shared": lambda rest: self._call("shared", rest).take_shared(rest),
+            "cluster": lambda rest: self._call("cluster", rest).take_shape("cluster", rest),
+            "registers": self._take_registers,
+            "tensormap": self._take_tensor_map,
             "workspace": self._take_workspace,
             "flags": self._take_flags,
             "nondeterministic": self._take_nondeterministic,
         }
-        word = match.group(1) if match else text[at:].strip()
-        if match is None or word not in known:
-            column = (match.start(1) if match else at) + 1
-            expected = "one of " + ", ".join(known)
-            raise KernelError("unknown directive", expected=expected, found=repr(word), line=line, column=column)
-        known[word](text[match.end() :].rstrip(), line, match.end() + 1)
+
+    def directive(self, text: Fragment) -> None:
+        """Takes what follows `//!` on one line."""
+        self._n_lines += 1
+        self._last = text
+        if self._n_lines > _MOST_LINES:
+            raise text.error("the launch is too long", f"at most {_MOST_LINES} lines", "more")
+        first = text.first_word()
+        if first is None or first[0] not in self._takers:
+            raise text.strip().error("unknown directive", f"one of {', '.join(self._takers)}")
+        word, rest = first
+        self._takers[word](rest)
 
     def launch(self) -> Launch:
         """The whole, once every line was taken."""
-        example = "//! launch hgemm(A: in, B: in, C: out, M, N, K)"
         if not self._calls:
-            raise KernelError(
-                "the file is no kernel", expected=f"a line like '{example}'", found="none", line=self._last_line
-            )
+            example = "//! launch hgemm(A: in, B: in, C: out, M, N, K)"
+            raise self._last.error("the file is no kernel", f"a line like '{example}'", "none")
         if self._layout is None:
-            raise KernelError(
-                "the launch has no layout", expected="a line '//! layout nn'", found="none", line=self._last_line
-            )
-        declared = {space.name for space in self._workspaces}
-        used = {a.name for call in self._calls for a in call.arguments if a.role is Role.WORKSPACE}
-        if declared != used:
-            odd = ", ".join(sorted(declared ^ used))
-            expected = "every workspace declared by a '//! workspace' line and passed to a launch"
-            raise KernelError("the workspaces do not match", expected=expected, found=odd, line=self._last_line)
-        return Launch(self._layout, tuple(self._calls), tuple(self._workspaces), self._flags or (), self._deterministic)
+            raise self._last.error("the launch has no layout", "a line '//! layout nn'", "none")
+        self._check_names()
+        return Launch(
+            self._layout,
+            tuple(call.call() for call in self._calls),
+            tuple(self._workspaces),
+            self._flags or (),
+            self._deterministic,
+            self._max_registers,
+            tuple(self._tensor_maps),
+        )
 
-    def _take_layout(self, rest: str, line: int, column: int) -> None:
-        if self._layout is not None or not re.fullmatch(_IDENTIFIER, rest):
-            expected = "one layout, named once"
-            raise KernelError("the layout does not parse", expected=expected, found=repr(rest), line=line, column=column)
-        self._layout = rest
+    def _check_names(self) -> None:
+        """Whatever is declared is passed to a launch, and the other way round."""
+        for name, (role, place) in self._passed.items():
+            if self._declared.get(name, (None,))[0] is not role:
+                raise place.error(f"{name} is not declared", f"a line '//! {_directive_of(role)} {name} ...'", "none")
+        for name, (role, place) in self._declared.items():
+            if name not in self._passed:
+                raise place.error(f"{name} is not used", f"a launch with the argument '{name}: {role.value}'", "none")
 
-    def _take_launch(self, rest: str, line: int, column: int) -> None:
-        match = _CALL.fullmatch(rest)
+    def _declare(self, name: str, role: Role, place: Fragment) -> None:
+        if name in self._declared:
+            raise place.error("a name is declared twice", "a name that no other workspace or tensor map has")
+        self._declared[name] = (role, place)
+
+    def _call(self, word: str, rest: Fragment) -> _CallBuilder:
+        if not self._calls:
+            raise rest.error(f"the {word} belongs to no launch", f"a '//! launch' line above the '//! {word}' line", "none")
+        return self._calls[-1]
+
+    def _take_layout(self, rest: Fragment) -> None:
+        if self._layout is not None or not re.fullmatch(IDENTIFIER, rest.text):
+            raise rest.error("the layout does not parse", "one layout, named once")
+        self._layout = rest.text
+
+    def _take_launch(self, rest: Fragment) -> None:
+        match = _CALL.fullmatch(rest.text)
         if match is None:
-            expected = "entry(argument, ...)"
-            raise KernelError("the launch does not parse", expected=expected, found=repr(rest), line=line, column=column)
-        arguments = []
-        start = column + match.start("arguments")
-        for piece in match.group("arguments").split(","):
-            arguments.append(_argument(piece, line, start))
-            start += len(piece) + 1
-        names = [a.name for a in arguments]
-        if len(set(names)) != len(names):
-            raise KernelError("an argument is named twice", expected="each name once", found=rest, line=line, column=column)
-        self._calls.append(Call(match.group("entry"), tuple(arguments)))
+            raise rest.error("the launch does not parse", "entry(argument, ...)")
+        arguments: dict[str, Argument] = {}
+        for piece in rest.part(*match.span("arguments")).pieces():
+            argument = _argument(piece)
+            if argument.name in arguments:
+                raise piece.error("an argument is named twice", "each name once")
+            arguments[argument.name] = argument
+            if argument.role in (Role.WORKSPACE, Role.MAP):
+                self._passed.setdefault(argument.name, (argument.role, piece))
+        self._calls.append(_CallBuilder(match.group("entry"), tuple(arguments.values()), rest.line))
 
-    def _take_workspace(self, rest: str, line: int, column: int) -> None:
-        match = re.match(rf"({_IDENTIFIER})[ \t]+(?=\S)", rest)
-        if match is None or any(w.name == match.group(1) for w in self._workspaces):
-            expected = "a new name and a size in bytes"
-            raise KernelError("the workspace does not parse", expected=expected, found=repr(rest), line=line, column=column)
-        size = Expression(rest[match.end() :], line, column + match.end())
-        size.names()
-        self._workspaces.append(Workspace(match.group(1), size))
+    def _take_workspace(self, rest: Fragment) -> None:
+        first = rest.first_word()
+        if first is None or not first[1].text:
+            raise rest.error("the workspace does not parse", "a name and a size in bytes, and 'zeroed' if it has to be")
+        name, size = first
+        zeroed = _ZEROED.search(size.text)
+        if zeroed is not None:
+            size = size.part(0, zeroed.start()).strip()
+        self._declare(name, Role.WORKSPACE, rest)
+        self._workspaces.append(Workspace(name, size.expression(), zeroed is not None))
 
-    def _take_flags(self, rest: str, line: int, column: int) -> None:
+    def _take_tensor_map(self, rest: Fragment) -> None:
+        match = _TENSOR_MAP.match(rest.text)
+        if match is None:
+            raise rest.error("the tensor map does not parse", "name: operand, box rows, columns")
+        name, operand = match.group("name", "operand")
+        pieces = rest.part(match.end()).pieces()
+        first = pieces[0].first_word()
+        if first is None or first[0] != "box":
+            raise pieces[0].error("the tensor map does not parse", "'box' and its elements, outermost dimension first")
+        box = [first[1].expression()]
+        options: dict[str, Expression] = {}
+        for piece in pieces[1:]:
+            word, value = piece.first_word() or ("", piece)
+            if word in ("swizzle", "promotion") and word not in options:
+                options[word] = value.expression()
+            elif options:
+                raise piece.error("the tensor map does not parse", "'swizzle' and 'promotion', once each, at the end")
+            else:
+                box.append(piece.expression())
+        if len(box) not in (2, 3):
+            expected = "a box of two elements (rows, columns) or three (batch, rows, columns)"
+            raise pieces[0].error("the box does not parse", expected, str(len(box)))
+        self._declare(name, Role.MAP, rest)
+        self._tensor_maps.append(TensorMap(name, operand, tuple(box), **options))
+
+    def _take_registers(self, rest: Fragment) -> None:
+        if self._max_registers is not None:
+            raise rest.error("registers are given twice", "one registers line a file")
+        self._max_registers = rest.expression()
+
+    def _take_flags(self, rest: Fragment) -> None:
         if self._flags is not None:
-            raise KernelError("flags are given twice", expected="one flags line", found=rest, line=line, column=column)
-        self._flags = tuple(rest.split())
+            raise rest.error("flags are given twice", "one flags line")
+        self._flags = tuple(rest.text.split())
 
-    def _take_nondeterministic(self, rest: str, line: int, column: int) -> None:
-        if rest:
-            expected = "nothing after it"
-            raise KernelError("nondeterministic takes no value", expected=expected, found=rest, line=line, column=column)
+    def _take_nondeterministic(self, rest: Fragment) -> None:
+        if rest.text:
+            raise rest.error("nondeterministic takes no value", "nothing after it")
         self._deterministic = False
 
 
-def _argument(piece: str, line: int, column: int) -> Argument:
-    match = _ARGUMENT.fullmatch(piece)
+class _CallBuilder:
+    """One launch line with the lines that belong to it."""
+
+    def __init__(self, entry: str, arguments: tuple[Argument, ...], line: int) -> None:
+        self._entry = entry
+        self._arguments = arguments
+        self._line = line
+        self._shapes: dict[str, tuple[Expression, ...]] = {}
+        self._shared: Expression | None = None
+
+    def call(self) -> Call:
+        """The whole, once every line was taken."""
+        shapes = self._shapes
+        grid, block, cluster = (shapes.get(word, ()) for word in ("grid", "block", "cluster"))
+        return Call(self._entry, self._arguments, grid, block, self._shared, cluster, self._line)
+
+    def take_shape(self, word: str, rest: Fragment) -> None:
+        """Takes a grid, a block or a cluster."""
+        pieces = rest.pieces()
+        if len(pieces) > 3:
+            raise pieces[3].error(f"the {word} does not parse", "one to three expressions: x, y, z", f"{len(pieces)}")
+        if word in self._shapes:
+            raise rest.error(f"the {word} is given twice", f"one {word} line for each launch line")
+        self._shapes[word] = tuple(piece.expression() for piece in pieces)
+
+    def take_shared(self, rest: Fragment) -> None:
+        """Takes the bytes of dynamic shared memory."""
+        if self._shared is not None:
+            raise rest.error("shared is given twice", "one shared line for each launch line")
+        self._shared = rest.expression()
+
+
+def _argument(piece: Fragment) -> Argument:
+    match = _ARGUMENT.fullmatch(piece.text)
     role = match.group("role") if match else None
-    if match is None or role not in (None, "in", "out", "workspace"):
-        expected = "'name', 'name: in', 'name: out' or 'name: workspace'"
-        found = repr(piece.strip())
-        raise KernelError("an argument does not parse", expected=expected, found=found, line=line, column=column)
+    if match is None or role not in (None, *_ROLES):
+        expected = "'name' for a size, or 'name: role' with one of the roles " + ", ".join(_ROLES)
+        raise piece.error("an argument does not parse", expected)
     return Argument(match.group("name"), Role(role) if role else Role.SIZE)
 
 
-def constants(source: str) -> dict[str, int]:
-    """The file's integer constants: `constexpr int NAME = value;` and `#define NAME value`, in order.
-
-    A definition whose value is no integer expression over the ones before it is passed over.
-    """
-    values: dict[str, int] = {}
-    for text in source.split("\n"):
-        found = _constant(text)
-        if found is None:
-            continue
-        try:
-            values[found[0]] = Expression(found[1]).evaluate(values)
-        except KernelError:
-            values.pop(found[0], None)
-    return values
-
-
-def tunables(source: str) -> tuple[Tunable, ...]:
-    """Every constant of the file that declares its domain with `//?`, in order.
-
-    Raises:
-        KernelError: A domain holds something other than integers, a value is no integer, or a name is declared twice.
-    """
-    result: list[Tunable] = []
-    for number, text in enumerate(source.split("\n"), start=1):
-        found = _constant(text) if "//?" in text else None
-        if found is None or found[2] is None:
-            continue
-        name, value, domain = found
-        assert domain is not None
-        words = domain.replace(",", " ").split()
-        if not words or not all(re.fullmatch(r"-?\d{1,12}", word) for word in (*words, value)):
-            expected = "an integer value and a domain of integers, as in '#define BM 64 //? 32 64 128'"
-            raise KernelError("the tunable does not parse", expected=expected, found=repr(text.strip()), line=number)
-        if any(t.name == name for t in result):
-            raise KernelError("a tunable is declared twice", expected="each name once", found=name, line=number)
-        values = sorted({int(value), *(int(word) for word in words)})
-        result.append(Tunable(name, int(value), tuple(values), number))
-    return tuple(result)
-
-
-def substitute(source: str, declared: Sequence[Tunable], values: Mapping[str, int]) -> str:
-    """The source with tunables, those that it declares, set to new values; all other text stays as it is.
-
-    Raises:
-        KernelError: A name is no tunable of the source, or a value is not in its domain.
-    """
-    known = {t.name: t for t in declared}
-    lines = source.split("\n")
-    for name, value in values.items():
-        if name not in known:
-            raise KernelError("no such tunable", expected=f"one of {', '.join(known) or 'none'}", found=name)
-        if value not in known[name].domain:
-            expected = f"{name} in {known[name].domain}"
-            raise KernelError("the value is out of the tunable's domain", expected=expected, found=str(value))
-        at = known[name].line - 1
-        match = _CONSTANT.match(lines[at].rstrip("\r"))
-        assert match is not None
-        start, end = match.span("v1" if match.group("v1") is not None else "v2")
-        lines[at] = lines[at][:start] + str(value) + lines[at][end:]
-    return "\n".join(lines)
-
-
-def _constant(text: str) -> tuple[str, str, str | None] | None:
-    """Name, value text and the text of the domain (None without `//?`) of a line that defines a constant."""
-    match = _CONSTANT.match(text.rstrip("\r"))
-    if match is None:
-        return None
-    name = match.group("n1") or match.group("n2")
-    value = match.group("v1") if match.group("v1") is not None else match.group("v2")
-    domain: str | None = match.group("rest") if match.group("mark") else None
-    return name, value, domain
+def _directive_of(role: Role) -> str:
+    return "workspace" if role is Role.WORKSPACE else "tensormap"

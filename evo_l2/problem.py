@@ -141,6 +141,14 @@ class Problem(Protocol):
         """The checks of results, cheapest and most telling first."""
         ...
 
+    @property
+    def matrix_classes(self) -> frozenset[tuple[str, str]] | None:
+        """Matrix instructions that a kernel may use, as (format of the inputs, format of the sums); None: any.
+
+        Formats are `fp16`, `bf16`, `tf32`, `fp32`, `fp64`, `integer`, `narrow` (below 16 bits), `unknown`.
+        """
+        ...
+
     def contract(self, target: str) -> str:
         """What a kernel's author (person or model) has to know, in a few lines of plain text."""
         ...

@@ -16,7 +16,6 @@ import numpy as np
 from deap import base, tools
 
 from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Mutator, Outcome, Proposal, Request
-from evo_l2.evaluation import Status
 from evo_l2.problem import Problem
 from evo_l2.timing import log_ratio
 
@@ -184,7 +183,7 @@ class Search:
 
     def close_group(self, number: int) -> None:
         """Records the candidates told since the last call in the logbook."""
-        passed = [c for c in self._group if c.evaluation is not None and c.evaluation.status is Status.PASSED]
+        passed = [c for c in self._group if c.evaluation is not None and c.evaluation.status.is_good]
         n_told = self._archive.n_candidates
         record = self._statistics.compile(passed)
         self.logbook.record(group=number, told=n_told, passed=len(passed), elites=len(self._archive.elites()), **record)
@@ -225,14 +224,16 @@ def _lesson(candidate: Candidate) -> _Lesson | None:
 
 def _log_ratio(candidate: Candidate) -> float:
     assert candidate.evaluation is not None
-    assert candidate.evaluation.session is not None
-    value = log_ratio([candidate.evaluation.session])
+    session = candidate.evaluation.session
+    value = log_ratio([session]) if session is not None else None
     return value if value is not None else math.nan
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return float(np.exp(np.nanmean(values))) if len(values) else None
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.exp(np.mean(known))) if known else None
 
 
 def _best(values: Sequence[float]) -> float | None:
-    return float(np.exp(np.nanmax(values))) if len(values) else None
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.exp(max(known))) if known else None

@@ -238,16 +238,36 @@ def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_j
 
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--target", type=click.Choice(["cpu"]), default="cpu", show_default=True)
+@click.option("--target", type=click.Choice(["cpu", "cuda"]), help="By the file's name when left out: .cu is cuda.")
+@click.option("--arch", default="sm_80", show_default=True, help="Of a CUDA kernel: sm_80, sm_86, sm_90a, sm_100a.")
+@click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="Of a CUDA kernel; nvcc where it is installed.")
 @click.option("--shape", default="256,256,256", show_default=True, metavar="M,N,K[,BATCH]")
 @click.option("--accumulate", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
 @_json_option
 @_guarded
-def verify(file: Path, target: str, shape: str, accumulate: str, as_json: bool) -> None:
-    """Screen, build, judge and time one kernel file; exit 0 when it passed."""
+def verify(
+    file: Path, target: str | None, arch: str, builder: str | None, shape: str, accumulate: str, as_json: bool
+) -> None:
+    """Screen, build, judge and time one kernel file; exit 0 when it passed. A CUDA kernel is built, read and gated."""
+    if (target or ("cuda" if file.suffix == ".cu" else "cpu")) == "cuda":
+        from experiments.cuda_report import verify_cuda
+
+        sys.exit(0 if verify_cuda(file, arch, builder, shape, accumulate, as_json=as_json) else 1)
     from experiments.verifying import verify_file
 
-    sys.exit(0 if verify_file(file, target, shape, accumulate, as_json=as_json) else 1)
+    sys.exit(0 if verify_file(file, shape, accumulate, as_json=as_json) else 1)
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--arch", default="sm_80", show_default=True, help="What it is built for: sm_80, sm_86, sm_90a, sm_100a.")
+@click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="The compiler; nvcc where it is installed.")
+@_guarded
+def sass(file: Path, arch: str, builder: str | None) -> None:
+    """The machine code of a CUDA kernel, below the lines of source that it stands for."""
+    from experiments.cuda_report import print_sass
+
+    print_sass(file, arch, builder)
 
 
 @main.command()

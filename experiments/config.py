@@ -261,6 +261,17 @@ class WorkersConfig(_Section):
     """Builds at once."""
 
 
+class CudaConfig(_Section):
+    """What CUDA kernels are built for, and whether they run."""
+
+    card: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = "auto"
+    """Name of the card, for instance A100; auto takes the one in this machine."""
+    mode: Literal["run", "build-only"] = "run"
+    """run, or build-only: kernels are built, read and gated, and nothing is run or timed."""
+    builder: Literal["auto", "nvcc", "nvrtc"] = "auto"
+    """Compiler of record; auto takes nvcc where it is installed."""
+
+
 class RunConfig(_Section):
     """Everything that defines a run."""
 
@@ -284,6 +295,8 @@ class RunConfig(_Section):
     """How kernels are timed."""
     limits: LimitsConfig = LimitsConfig()
     """What one candidate may use."""
+    cuda: CudaConfig = CudaConfig()
+    """Only for target cuda."""
     workers: WorkersConfig = WorkersConfig()
     """What runs side by side."""
     archive: str | None = None
@@ -301,9 +314,9 @@ class RunConfig(_Section):
 
     @model_validator(mode="after")
     def _check_whole(self) -> RunConfig:
-        if self.target == "cuda":
-            hint = "--set target=cpu"
-            raise ConfigurationError("the CUDA target is not in this version", expected="cpu", found="cuda", hint=hint)
+        if self.target == "cpu" and self.cuda != CudaConfig():
+            hint = "--set target=cuda"
+            raise ConfigurationError("cuda is set for a run on the CPU", expected="target: cuda", found="cpu", hint=hint)
         weights = self.search.operators.chosen
         if not weights:
             expected = "at least one operator with a weight above 0"

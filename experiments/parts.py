@@ -41,12 +41,33 @@ def make_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     Raises:
         ToolchainError: Something that the target needs is missing.
     """
+    if config.target == "cuda":
+        return _cuda_evaluator(config, problem)
     from evo_l2.targets.cpu.evaluator import CpuEvaluator, CpuSettings
     from evo_l2.targets.cpu.pairs import TimingSettings
 
     timing = TimingSettings(config.timing.blocks, config.timing.min_batch_ms)
     settings = CpuSettings(timing, config.timing.final_blocks, config.limits.call_s, config.limits.build_s)
     return CpuEvaluator(problem, cache_dir() / "cpu", settings)
+
+
+def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
+    """Builds and gates; a card is asked for, and refused, before anything else."""
+    from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
+    from evo_l2.targets.cuda.cards import find_card
+    from evo_l2.targets.cuda.devices import choose_card, present_devices
+
+    if config.cuda.mode == "run":
+        card = choose_card(config.cuda.card, present_devices())
+        hint = "--set cuda.mode=build-only, to build and check without running"
+        raise ConfigurationError("this version runs no CUDA kernels", expected="cuda.mode build-only", found="run", hint=hint)
+    if config.cuda.card == "auto":
+        devices = present_devices()
+        card = choose_card("auto", devices) if devices else find_card("A100")
+    else:
+        card = find_card(config.cuda.card)
+    builder = None if config.cuda.builder == "auto" else config.cuda.builder
+    return BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder, build_s=config.limits.build_s)
 
 
 def make_generator(settings: GeneratorConfig, made: Iterable[ModelCall] = ()) -> Generator | None:

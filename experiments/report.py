@@ -35,6 +35,9 @@ def print_summary(finished: Finished, *, as_json: bool = False, console: Console
     console.print(Text.assemble((f"\n{finished.name}", "bold"), f": {stop} after {finished.n_candidates} candidates"))
     console.print(Text(f"{summary.problem}\n"))
     console.print(_kernels(summary))
+    if summary.n_never_run:
+        words = f"Nothing was run: {summary.n_never_run} kernels were built, read and gated, and have no times."
+        console.print(Text(words, style="bold yellow"))
     console.print(Text("speed-up: baseline time over kernel time; again: after the search, by itself", style="dim"))
     for line in _times(summary):
         console.print(Text(line), soft_wrap=True)
@@ -140,6 +143,7 @@ def _plain(finished: Finished, summary: Summary) -> dict[str, object]:
         "n_calls": summary.n_calls,
         "n_tokens": summary.n_tokens,
         "usd": summary.usd,
+        "n_never_run": summary.n_never_run,
     }
 
 

@@ -211,6 +211,9 @@ def _go(
     )
     if generator is not None and not recorded:
         _load(generator, observer)
+    if config.target == "cuda" and config.cuda.mode == "build-only":
+        card = evaluator.environment.identity["card"]
+        observer.note(f"build-only: kernels are built, read and gated; nothing is run, nothing is timed; card {card}")
     n_cells = problem.measures(config.target).n_cells
     observer.started(Started(run.name, db, problem, n_cells, config, generator.name if generator is not None else None))
     try:
@@ -268,7 +271,7 @@ def _next_finalist(n_finalists: int, seeds: Sequence[Kernel], run: RunHandle) ->
     """The next of the best few elites, then of the best seed, that was not measured again yet."""
     ranked = sorted(run.elites(), key=lambda elite: elite.rank)[:n_finalists]
     seed = _best_seed(run, seeds)
-    return next((elite for elite in (*ranked, *([seed] if seed else [])) if not _is_final(elite)), None)
+    return next((e for e in (*ranked, *([seed] if seed else [])) if e.estimate is not None and not _is_final(e)), None)
 
 
 def _is_final(elite: Elite) -> bool:

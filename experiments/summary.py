@@ -103,6 +103,8 @@ class Summary:
     n_calls: int
     n_tokens: int
     usd: float
+    n_never_run: int
+    """Kernels that were built and gated, and not run."""
 
 
 def ratio(above: Estimate, below: Estimate) -> Ratio:
@@ -128,6 +130,8 @@ def summarise(finished: Finished) -> Summary:
         names = _seed_names(run)
         seeds = tuple(_seed_row(run, kernel, names, candidates) for kernel in run.seeds())
         elite = next((elite for elite in run.ranked() if _final(elite)), finished.best)
+        if elite is not None and elite.estimate is None:
+            elite = None
     best = _row(elite, names) if elite is not None else None
     best_seed = _best_seed(seeds)
     gains = _gains(candidates, best.digest) if best is not None else {}
@@ -148,6 +152,7 @@ def summarise(finished: Finished) -> Summary:
         n_calls=len(calls),
         n_tokens=sum(call.reply.n_prompt_tokens + call.reply.n_reply_tokens for call in calls),
         usd=sum(call.reply.cost_usd for call in calls),
+        n_never_run=sum(c.evaluation is not None and c.evaluation.status is Status.BUILT for c in candidates),
     )
 
 
@@ -223,7 +228,7 @@ def _cases(problem: Problem, elite: Elite) -> tuple[CaseRow, ...]:
 def _operator(name: str, candidates: Sequence[Candidate], added: Sequence[bool], gains: Mapping[str, float]) -> OperatorRow:
     mine = [(c, a) for c, a in zip(candidates, added, strict=True) if c.operator == name]
     outcomes = Counter(c.outcome for c, _ in mine)
-    passed = [c for c, _ in mine if c.evaluation is not None and c.evaluation.verdict.status is Status.PASSED]
+    passed = [c for c, _ in mine if c.evaluation is not None and c.evaluation.verdict.status.is_good]
     return OperatorRow(
         name=name,
         n_asked=len(mine),

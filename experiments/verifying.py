@@ -19,7 +19,7 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
 from experiments.parts import cache_dir
 
-__all__ = ["parse_shape", "verify_file"]
+__all__ = ["parse_shape", "problem_of", "read_kernel", "verify_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,30 @@ def parse_shape(text: str) -> tuple[int, int, int, int]:
     return m, n, k, batch[0] if batch else 1
 
 
-def verify_file(path: Path, target: str, shape: str, accumulate: str, *, as_json: bool) -> bool:
+def read_kernel(path: Path, target: str) -> Kernel:
+    """A kernel file whose launch parses.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is no kernel.
+    """
+    try:
+        kernel = Kernel.from_file(path, target)
+        _ = kernel.launch
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found=found) from error
+    except KernelError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    return kernel
+
+
+def problem_of(kernel: Kernel, shape: str, accumulate: str) -> Hgemm:
+    """HGEMM at one shape, in the layout that the kernel declares."""
+    layout = kernel.launch.layout
+    return Hgemm((parse_shape(shape),), accumulate, (layout if layout in ("nn", "nt") else "nn",))
+
+
+def verify_file(path: Path, shape: str, accumulate: str, *, as_json: bool) -> bool:
     """Prints the report; True when the kernel passed.
 
     Raises:
@@ -53,15 +76,8 @@ def verify_file(path: Path, target: str, shape: str, accumulate: str, *, as_json
     """
     from evo_l2.targets.cpu.evaluator import CpuEvaluator
 
-    try:
-        kernel = Kernel.from_file(path, target)
-        layout = kernel.launch.layout
-    except OSError as error:
-        found = error.strerror or str(error)
-        raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found=found) from error
-    except KernelError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-    problem = Hgemm((parse_shape(shape),), accumulate, (layout if layout in ("nn", "nt") else "nn",))
+    kernel = read_kernel(path, "cpu")
+    problem = problem_of(kernel, shape, accumulate)
     reports: list[GateReport] = []
     with CpuEvaluator(problem, cache_dir() / "cpu", observe=reports.append) as evaluator:
         prepared = evaluator.prepare(kernel)

@@ -31,6 +31,23 @@ _CPU_AXES = (
     Axis("workspace_bytes", (1, 32 * 1024, 512 * 1024), ("none", "<32K", "32K-512K", "512K+")),
 )
 
+_CUDA_AXES = (
+    Axis(
+        "matrix_kind",
+        (1, 2, 3, 4, 5, 6),
+        ("none", "wmma/mma fp32", "wmma/mma fp16", "wgmma fp32", "wgmma fp16", "tcgen05 fp32", "tcgen05 fp16"),
+    ),
+    Axis("copy_kind", (1, 2, 3), ("none", "staged", "cp.async", "tma")),
+    Axis("stages", (2, 3, 5), ("1", "2", "3-4", "5+")),
+    Axis("tile_area", (64 * 64, 128 * 128, 128 * 256), ("<64x64", "64x64", "128x128", "128x256+")),
+    Axis("occupancy", (0.2, 0.4), ("<20%", "20-40%", "40%+")),
+)
+"""What parts GEMM kernels on a card. The first two are kinds, whose value is the number of their label.
+
+Boundaries of occupancy lie between what blocks of whole warps lead to: of 64 warps that may be resident, 4, 8 and 12 make the
+lowest class, 16 and 24 the middle one.
+"""
+
 _CPU_CONTRACT = """\
 One C file (gnu11) with one entry that computes C = A * B for row-major _Float16 arrays.
 A is (BATCH, M, K), B is {b}, C is (BATCH, M, N). Accumulate in {accumulator}, round once to _Float16.
@@ -42,6 +59,29 @@ void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int 
 A line '#define NAME 64 //? 32 64 128' declares a tunable. Scratch memory is declared by '//! workspace W <bytes>' and passed
 as 'W: workspace'. Allowed headers: stdint.h, stddef.h, string.h, math.h, immintrin.h, arm_neon.h. Not allowed: writable
 globals, inline assembly, library or system calls, threads."""
+
+_CUDA_CONTRACT = """\
+One CUDA C++ file with one or several kernels that together compute C = A * B for row-major arrays of half.
+A is (BATCH, M, K), B is {b}, C is (BATCH, M, N). Accumulate in {accumulator}, round once to half.
+The sizes are {sizes}. alpha = 1, beta = 0; C holds junk before the call, and every element has to be written. Nothing is
+padded: where a tile does not divide M, N or K, the kernel itself guards its loads and stores.
+The file holds device code only; the harness launches it as the first lines declare, for example:
+//! layout  {layout}
+//! launch  hgemm(A: in, B: in, C: out, M, N, K)
+//! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! block   32 * WARPS
+//! shared  STAGES * (BM * BK + BK * BN) * 2
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+hgemm(const half *A, const half *B, half *C, int M, int N, int K) {{ ... }}
+grid, block and shared (bytes of dynamic shared memory, where there is any) follow their launch line; several launches run in
+order. Expressions know + - * / %, ceil_div, round_up, min, max, the sizes M, N, K, BATCH, SMS (multiprocessors), and the
+file's constants: 'constexpr int BM = 128;' or '#define BM 128'. With '//? 64 128 256' behind it, a constant is a tunable;
+call the block tile BM, BN, BK and the depth of the pipeline STAGES. Scratch memory is declared by '//! workspace W <bytes>'
+(or 'W <bytes> zeroed') and passed as 'W: workspace'. '//! registers 128' bounds registers a thread. From sm_90 on there are
+'//! cluster 2, 1' below a launch and, passed as 'TA: map' to a const __grid_constant__ CUtensorMap,
+'//! tensormap TA: A, box BM, BK, swizzle 128'.
+Allowed headers: cuda_fp16.h, mma.h, cuda_pipeline.h, cooperative_groups.h, cuda/barrier, cuda/ptx, cuda.h. Inline PTX is
+allowed. Not allowed: host code, writable globals, library calls, printf, clocks, launches from the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +169,36 @@ class Hgemm:
         """See `evo_l2.problems.hgemm_gates`."""
         return hgemm_gates(self.accumulate)
 
+    @property
+    def matrix_classes(self) -> frozenset[tuple[str, str]]:
+        """Half-precision products; sums in single precision, and in half where that is the declared class."""
+        return frozenset({("fp16", "fp32")} | ({("fp16", "fp16")} if self.accumulate == "fp16" else set()))
+
     def contract(self, target: str) -> str:
         """The rules for a kernel's author."""
-        if target != "cpu":
-            raise ConfigurationError("HGEMM is not described for this target", expected="cpu", found=target)
+        texts = {"cpu": (_CPU_CONTRACT, "_Float16"), "cuda": (_CUDA_CONTRACT, "half")}
+        if target not in texts:
+            raise ConfigurationError("HGEMM is not described for this target", expected="cpu or cuda", found=target)
+        text, half = texts[target]
         names = [", ".join(f"{s}={v}" for s, v in zip(self.size_symbols, case, strict=True)) for case in self.cases[:4]]
-        return _CPU_CONTRACT.format(
+        return text.format(
             b=" or ".join(f"({', '.join(_LAYOUTS[layout])}) for layout {layout}" for layout in self.layouts),
-            accumulator={"fp32": "float", "fp16": "_Float16 or float"}[self.accumulate],
+            accumulator={"fp32": "float", "fp16": f"{half} or float"}[self.accumulate],
             sizes="; ".join(names) + (f"; and {len(self.cases) - 4} more" if len(self.cases) > 4 else ""),
             layout=self.layouts[0],
         )
 
     def measures(self, target: str) -> MeasuresSchema:
-        """SIMD width, number of multiply-adds in the code (the register tile), and workspace (how it packs)."""
-        if target != "cpu":
-            raise ConfigurationError("HGEMM has no measures for this target", expected="cpu", found=target)
-        return MeasuresSchema(_CPU_AXES)
+        """The axes of the archive.
+
+        CPU: SIMD width, number of multiply-adds in the code (the register tile), and workspace (how it packs). CUDA: kind of
+        matrix instruction, how tiles come to shared memory, stages of that pipeline, outputs of a block, and the share of a
+        multiprocessor's warps that are resident.
+        """
+        axes = {"cpu": _CPU_AXES, "cuda": _CUDA_AXES}
+        if target not in axes:
+            raise ConfigurationError("HGEMM has no measures for this target", expected="cpu or cuda", found=target)
+        return MeasuresSchema(axes[target])
 
     def baseline(self, target: str, layout: str) -> str:
         """OpenBLAS in single precision on up-cast inputs."""

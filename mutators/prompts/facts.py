@@ -16,7 +16,7 @@ __all__ = ["clip", "facts", "without_paths"]
 
 _MOST_CASES = 6
 """With more cases than this, those with the lowest and the highest speed-up stand for all."""
-_MOST_RESOURCES = 24
+_MOST_RESOURCES = 48
 _LONGEST_VALUE = 40
 _LONGEST_LOG = 320
 _PATH = re.compile(r"(?<![\w/.])/(?:[\w.@+~-]+/)+([\w.@+~-]*)")
@@ -108,8 +108,9 @@ def _us(value: float) -> str:
 
 
 def _resources(resources: Mapping[str, int | float | str]) -> str:
-    """Sorted by name, so that the prompt does not depend on how the mapping was stored."""
-    return ", ".join(f"{name} {_value(resources[name])}" for name in sorted(resources)[:_MOST_RESOURCES])
+    """Those that are not zero, sorted by name, so that the prompt does not depend on how the mapping was stored."""
+    names = [name for name in sorted(resources) if resources[name] != 0]
+    return ", ".join(f"{name} {_value(resources[name])}" for name in names[:_MOST_RESOURCES])
 
 
 def _value(value: int | float | str) -> str:

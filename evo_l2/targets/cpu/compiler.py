@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
 import platform
 import re
-import shutil
-import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_l2 import sandbox
-from evo_l2.errors import StorageError, ToolchainError
-from evo_l2.evaluation import BuildReport, Status, Verdict
+from evo_l2.build_cache import BuildCache, BuildOutcome, key_of
+from evo_l2.errors import ToolchainError
+from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.sandbox import Exceeded, Finished, Limits
@@ -31,7 +24,7 @@ from evo_l2.targets.cpu.toolchain import Toolchain
 
 __all__ = ["Built", "Compiler"]
 
-_FORMAT = "1"
+_FORMAT = "2"
 """Of an entry of the cache."""
 _DEFAULTS = ("-std=gnu11", "-O3")
 _FIXED = (
@@ -61,7 +54,7 @@ _Float16 canary(_Float16 x, float y) { return (_Float16)(expf(y) * (float)x); }
 _LONGEST_PREPROCESSED_BYTES = 16 << 20
 _PREPROCESSOR_CPU_S = 5
 _CANARY_WALL_S = 20.0
-_STALE_S = 3600.0
+_PRODUCTS = ("kernel.so", "kernel.o")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +70,6 @@ class Built:
     log: str
     stack_bytes: int
     """Largest stack frame of its functions, by the compiler's account."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What one build came to, before it has its place in the cache."""
-
-    verdict: Verdict | None = None
-    log: str = ""
-    stack_bytes: int = 0
-    lasting: bool = True
-    """False for a failure that another time may not show."""
 
 
 class Compiler:
@@ -115,13 +97,13 @@ class Compiler:
         memory_bytes: int = 2 << 30,
     ) -> None:
         self._toolchain = toolchain
-        self._cache = cache_dir / "kernels"
         self._limits = Limits(max(1, round(cpu_s)), 3 * cpu_s if wall_s is None else wall_s, memory_bytes)
         self._processor = read_processor().features_digest
         texts = {"launcher.c": sandbox.launcher_source()}
         self._launcher = compile_cached(toolchain.compiler, cache_dir, "launcher", texts, ("-O2", "-std=gnu11"))
-        self._remove_stale()
-        self._check_machine_once()
+        self._cache = BuildCache(cache_dir / "kernels", _PRODUCTS)
+        parts = [_FORMAT, str(toolchain), *self._flags(()), self._processor, self._launcher.name]
+        self._cache.once(key_of(parts), self._check_machine)
 
     @property
     def toolchain(self) -> Toolchain:
@@ -142,30 +124,21 @@ class Compiler:
         flags = self._flags(kernel.launch.flags)
         entry = shim(kernel, problem)
         parts = [_FORMAT, kernel.source, entry, *flags, *_LINK, self._toolchain.version, self._processor]
-        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        folder = self._cache / key[:2] / key
-        return self._cached(folder, 0.0) or self._build(kernel, entry, flags, folder)
+        kept = self._cache.obtain(key_of(parts), lambda work: self._build(kernel, entry, flags, work))
+        if kept.verdict is not None:
+            return kept.verdict
+        library, kernel_object = (kept.folder / name for name in _PRODUCTS)
+        return Built(library, kernel_object, kept.seconds, kept.log, int(kept.facts["stack_bytes"]))
 
     def _flags(self, asked: tuple[str, ...]) -> tuple[str, ...]:
         extra = (*_BY_KIND.get(self._toolchain.kind, ()), *_BY_MACHINE.get(platform.machine(), ()))
         return (*_DEFAULTS, *self._toolchain.native_flags, *asked, *_FIXED, *extra)
 
-    def _build(self, kernel: Kernel, entry: str, flags: tuple[str, ...], folder: Path) -> Built | Verdict:
-        begin = time.perf_counter()
-        with self._work() as work:
-            (work / "kernel.c").write_text(kernel.source, encoding="utf-8")
-            outcome = _in_plain_words(self._compile(work, entry, flags), kernel.launch.calls[0].entry)
-            seconds = time.perf_counter() - begin
-            if outcome.verdict is not None and not outcome.lasting:
-                return _with_report(outcome.verdict, outcome.log, seconds)
-            _write_facts(work, outcome)
-            self._publish(work, folder)
-        result = self._cached(folder, seconds)
-        if result is None:
-            raise StorageError("the build cache does not keep what is written", expected=str(folder), hint="evo-l2 doctor")
-        return result
+    def _build(self, kernel: Kernel, entry: str, flags: tuple[str, ...], work: Path) -> BuildOutcome:
+        (work / "kernel.c").write_text(kernel.source, encoding="utf-8")
+        return _in_plain_words(self._compile(work, entry, flags), kernel.launch.calls[0].entry)
 
-    def _compile(self, work: Path, entry: str, flags: tuple[str, ...]) -> _Outcome:
+    def _compile(self, work: Path, entry: str, flags: tuple[str, ...]) -> BuildOutcome:
         """Preprocesses, screens what came out, compiles that with the harness's entry behind it, and links."""
         limits = replace(
             self._limits, cpu_s=min(self._limits.cpu_s, _PREPROCESSOR_CPU_S), file_bytes=_LONGEST_PREPROCESSED_BYTES
@@ -177,7 +150,7 @@ class Compiler:
         text = product.read_text(encoding="utf-8", errors="replace")
         refused = screen_preprocessed(preprocessed_lines(text, "kernel.c"))
         if refused is not None:
-            return _Outcome(refused, log)
+            return BuildOutcome(refused, log)
         with product.open("a", encoding="utf-8") as file:
             file.write(entry)
         failed, log = self._step(
@@ -186,18 +159,18 @@ class Compiler:
         if failed is not None:
             return failed
         failed, _ = self._step(work, (*_LINK, "-o", "kernel.so", "kernel.o", "-lm"), "kernel.so", self._limits)
-        return failed if failed is not None else _Outcome(None, log, _stack_bytes(work))
+        return failed if failed is not None else BuildOutcome(None, log, {"stack_bytes": _stack_bytes(work)})
 
-    def _step(self, work: Path, arguments: tuple[str, ...], product: str, limits: Limits) -> tuple[_Outcome | None, str]:
+    def _step(self, work: Path, arguments: tuple[str, ...], product: str, limits: Limits) -> tuple[BuildOutcome | None, str]:
         """Runs the compiler once: the failure, if it is the kernel's, and the messages."""
         done = self._run(work, arguments, limits)
         log = messages.errors_first(done.output, str(work))
         if done.returncode == 0 and (work / product).exists() and (work / product).stat().st_size > 0:
             return None, log
         if messages.is_out_of_space(done.output):
-            raise _unwritable(self._cache, OSError(log[:200]))
+            raise self._cache.unwritable(OSError(log[:200]))
         if done.exceeded is None and messages.blames_source(done.output):
-            return _Outcome(Verdict(Status.BUILD_ERROR, "compile", log), log), log
+            return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile", log), log), log
         # Nothing points at the kernel, so a program that is known to be good has to show that the machine is not to blame.
         self._check_machine()
         if done.exceeded is not None:
@@ -207,7 +180,7 @@ class Compiler:
             return _over_limit("the compiler ran out of memory", log), log
         how = f"was ended by signal {done.signal}" if done.signal is not None else f"returned {done.returncode}"
         message = f"the compiler {how}" + (f": {log}" if log else " without a message")
-        return _Outcome(Verdict(Status.BUILD_ERROR, "compile", message), log, lasting=done.signal is None), log
+        return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile", message), log, lasting=done.signal is None), log
 
     def _run(self, work: Path, arguments: tuple[str, ...], limits: Limits) -> Finished:
         return sandbox.run_limited(
@@ -220,18 +193,6 @@ class Compiler:
             environ=self._toolchain.environ,
         )
 
-    def _check_machine_once(self) -> None:
-        """Checks the machine unless this cache holds a note that the same tools worked here before."""
-        parts = [_FORMAT, str(self._toolchain), *self._flags(()), self._processor, self._launcher.name]
-        note = self._cache / f"works-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}"
-        if note.exists():
-            return
-        self._check_machine()
-        try:
-            note.touch()
-        except OSError as error:
-            raise _unwritable(self._cache, error) from error
-
     def _check_machine(self) -> None:
         """Builds a small good program the way kernels are built.
 
@@ -239,14 +200,14 @@ class Compiler:
             ToolchainError: That fails.
         """
         limits = replace(self._limits, wall_s=min(self._limits.wall_s, _CANARY_WALL_S))
-        with self._work() as work:
+        with self._cache.work() as work:
             (work / "kernel.c").write_text(_CANARY, encoding="utf-8")
             arguments = (*self._flags(()), *_LINK, "kernel.c", "-o", "kernel.so", "-lm")
             done = self._run(work, arguments, limits)
             if done.returncode == 0 and (work / "kernel.so").exists():
                 return
         if messages.is_out_of_space(done.output):
-            raise _unwritable(self._cache, OSError(done.output.strip()[-200:]))
+            raise self._cache.unwritable(OSError(done.output.strip()[-200:]))
         if done.exceeded is not None:
             found = f"it ran into its limit of {done.exceeded.value}"
         else:
@@ -256,76 +217,8 @@ class Compiler:
         expected = f"{self._toolchain.compiler} to build a small program"
         raise ToolchainError("the C compiler does not work", expected=expected, found=found, hint="evo-l2 doctor, or set CC")
 
-    @contextlib.contextmanager
-    def _work(self) -> Iterator[Path]:
-        """A fresh folder inside the cache, gone afterwards unless it was moved to its place."""
-        try:
-            self._cache.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=".build-", dir=self._cache))
-            try:
-                yield work
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
-        except OSError as error:
-            raise _unwritable(self._cache, error) from error
 
-    def _publish(self, work: Path, folder: Path) -> None:
-        """Puts a finished build under its name; one that another process has put there first is as good."""
-        for name in ("kernel.i", "kernel.su"):
-            (work / name).unlink(missing_ok=True)
-        folder.parent.mkdir(exist_ok=True)
-        for _ in range(8):
-            with contextlib.suppress(OSError):
-                os.rename(work, folder)
-                return
-            if self._cached(folder, 0.0) is not None:
-                return
-            # What stands there is damaged. It is moved away first: removing takes more than one step, renaming does not.
-            damaged = Path(tempfile.mkdtemp(prefix=".build-", dir=self._cache))
-            with contextlib.suppress(OSError):
-                os.rename(folder, damaged / "damaged")
-            shutil.rmtree(damaged, ignore_errors=True)
-
-    def _cached(self, folder: Path, seconds: float) -> Built | Verdict | None:
-        """What an entry of the cache says; None when there is none, or when it is damaged."""
-        try:
-            facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-            if facts["gate"] is not None:
-                verdict = Verdict(Status(facts["status"]), facts["gate"], facts["message"])
-                return _with_report(verdict, str(facts["log"]), seconds)
-            paths = {name: folder / name for name in ("kernel.so", "kernel.o")}
-            if any(_digest(path) != facts["digests"][name] for name, path in paths.items()):
-                return None
-            return Built(paths["kernel.so"], paths["kernel.o"], seconds, str(facts["log"]), int(facts["stack_bytes"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def _remove_stale(self) -> None:
-        """Removes the folders of builds that were killed."""
-        for path in self._cache.glob(".build-*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _STALE_S:
-                    shutil.rmtree(path, ignore_errors=True)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _write_facts(work: Path, outcome: _Outcome) -> None:
-    verdict = outcome.verdict
-    facts = {
-        "status": verdict.status.value if verdict is not None else None,
-        "gate": verdict.gate if verdict is not None else None,
-        "message": verdict.message if verdict is not None else None,
-        "log": outcome.log,
-        "stack_bytes": outcome.stack_bytes,
-        "digests": {name: _digest(work / name) for name in ("kernel.so", "kernel.o")} if verdict is None else {},
-    }
-    (work / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-
-
-def _in_plain_words(outcome: _Outcome, entry: str) -> _Outcome:
+def _in_plain_words(outcome: BuildOutcome, entry: str) -> BuildOutcome:
     """Says of an entry that is missing just that."""
     missing = rf"(implicit declaration of|call to undeclared) function '{entry}'|use of undeclared identifier '{entry}'"
     if outcome.verdict is None or re.search(missing, outcome.log) is None:
@@ -334,13 +227,9 @@ def _in_plain_words(outcome: _Outcome, entry: str) -> _Outcome:
     return replace(outcome, verdict=replace(outcome.verdict, message=message))
 
 
-def _over_limit(what: str, log: str, *, lasting: bool = True) -> _Outcome:
+def _over_limit(what: str, log: str, *, lasting: bool = True) -> BuildOutcome:
     message = f"{what}; make the source, its macros and its data smaller"
-    return _Outcome(Verdict(Status.BUILD_ERROR, "compile-limits", message), log, lasting=lasting)
-
-
-def _with_report(verdict: Verdict, log: str, seconds: float) -> Verdict:
-    return replace(verdict, build=BuildReport(seconds, log)) if verdict.status is Status.BUILD_ERROR else verdict
+    return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile-limits", message), log, lasting=lasting)
 
 
 def _stack_bytes(work: Path) -> int:
@@ -351,8 +240,3 @@ def _stack_bytes(work: Path) -> int:
         if len(fields) >= 2 and fields[1].isdigit():
             sizes.append(int(fields[1]))
     return max(sizes)
-
-
-def _unwritable(folder: Path, error: OSError) -> StorageError:
-    hint = "free space, or export XDG_CACHE_HOME=/a/folder/that/may/be/written"
-    return StorageError("the build cache cannot be written", expected=f"to write in {folder}", found=str(error), hint=hint)

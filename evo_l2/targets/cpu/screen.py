@@ -121,6 +121,11 @@ def _check_launch(launch: Launch, problem: Problem) -> Verdict | None:
         return _refused("launch", f"layout {launch.layout} is not admitted here; expected {' or '.join(problem.layouts)}")
     if len(launch.calls) != 1:
         return _refused("launch", f"expected one launch line on this target, found {len(launch.calls)}")
+    for_cards = _first_line_for_cards(launch)
+    if for_cards is not None:
+        line, word = for_cards
+        message = f"expected a plain call on this target, found '{word}', which is for CUDA alone; remove it"
+        return _at(line, "launch", message)
     call = launch.calls[0]
     operands = {operand.name: operand for operand in problem.operands}
     spaces = {space.name for space in launch.workspaces}
@@ -138,6 +143,18 @@ def _check_launch(launch: Launch, problem: Problem) -> Verdict | None:
             )
     missing = [o.name for o in problem.operands if o.name not in {a.name for a in call.arguments}]
     return _refused("launch", f"the launch does not pass {', '.join(missing)}") if missing else None
+
+
+def _first_line_for_cards(launch: Launch) -> tuple[int, str] | None:
+    """Line and word of the first thing in a launch that only a card has."""
+    call = launch.calls[0]
+    found = [(expression.line, "shared") for expression in (call.shared,) if expression is not None]
+    found += [(expression.line, "registers") for expression in (launch.max_registers,) if expression is not None]
+    for word, shape in (("grid", call.grid), ("block", call.block), ("cluster", call.cluster)):
+        found += [(expression.line, word) for expression in shape]
+    found += [(tensor.box[0].line, "tensormap") for tensor in launch.tensor_maps]
+    found += [(space.size_bytes.line, "zeroed") for space in launch.workspaces if space.zeroed]
+    return min(found, default=None)
 
 
 def _check_flags(launch: Launch) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""What is refused before a compiler reads a CUDA source: launches that do not fit, and text that asks for more than computing.
+"""What is refused before a compiler reads a CUDA source: launches that do not fit, text that asks for more than computing.
 
 What a kernel cannot get around are the gates on what was built (`gates.py`). This comes first because it can say in plain
 words, and with a line, what is wrong; and because files can be asked for while the compiler runs.
@@ -20,8 +20,9 @@ __all__ = ["ALLOWED_HEADERS", "screen"]
 ALLOWED_HEADERS = frozenset(
     {
         "cuda_fp16.h", "cuda_bf16.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h", "cuda_awbarrier.h",
-        "cuda_awbarrier_primitives.h", "cooperative_groups.h", "cooperative_groups/memcpy_async.h", "cooperative_groups/reduce.h",
-        "mma.h", "vector_types.h", "cuda.h", "math_constants.h", "cuda/barrier", "cuda/pipeline", "cuda/ptx",
+        "cuda_awbarrier_primitives.h", "cooperative_groups.h", "cooperative_groups/memcpy_async.h",
+        "cooperative_groups/reduce.h", "mma.h",
+        "vector_types.h", "cuda.h", "math_constants.h", "cuda/barrier", "cuda/pipeline", "cuda/ptx",
         "cuda/std/barrier", "cuda/std/cstdint", "cuda/std/type_traits", "cuda/std/utility",
     }
 )  # fmt: skip
@@ -41,7 +42,7 @@ _WORDS: tuple[tuple[str, str, str], ...] = (
     ("device-launch", "a launch from the device", r"cudaLaunch\w*|cudaGraph\w*|cudaStream\w*|cudaGetParameterBuffer\w*"),
     ("host-code", "the CUDA runtime", r"cuda(Malloc|Free|Memcpy|Memset|Event|Device|Func|Host|Get|Set)\w*"),
     ("output", "printing or ending the program", r"v?printf|puts|assert|__assert\w*|__trap|__brkpt|abort|exit"),
-    ("memory", "memory that the harness does not own", r"malloc|free|alloca|__builtin_alloca|new|delete|__nv_(aligned_)?malloc"),
+    ("memory", "memory that the harness does not own", r"malloc|free|alloca|__builtin_alloca|new|delete|__nv_\w*malloc"),
     ("clocks", "a clock", r"clock|clock64|__clock\w*|globaltimer|__globaltimer\w*|clock_t|steady_clock|system_clock"),
     ("language", "an exception, a module or run-time type information", r"throw|try|catch|typeid|dynamic_cast|import|module"),
 )  # fmt: skip

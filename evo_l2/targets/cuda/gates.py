@@ -1,0 +1,81 @@
+"""What is refused by what was built: writable variables, matrix instructions of another class, and what `ptx.RULES` names.
+
+A source can hide words behind macros; what the compiler made of it cannot. Each gate gives its reason in plain words, with
+the line of source and the instruction or statement where they are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from evo_l2.evaluation import Status, Verdict
+from evo_l2.problem import Problem
+from evo_l2.targets.cuda.cubin import Cubin
+from evo_l2.targets.cuda.ptx import RULES, Finding, lint_ptx, lint_sass
+from evo_l2.targets.cuda.resources import matrix_operations, narrow_instructions
+from evo_l2.targets.cuda.sass import Sass
+
+__all__ = ["GATES", "Refusal", "first_refusal", "refusals"]
+
+GATES = {
+    "symbols": "a variable that outlives the call lets a kernel remember results instead of computing them",
+    "matrix-class": "sums in a narrower format than declared are faster and wrong where the tests do not look",
+    "narrow-formats": "operands rounded to 8 bits or fewer pass for half precision where few values are looked at",
+    **{rule: f"no kernel may do this: it {what}" for rule, what in RULES.items()},
+}
+"""Gate to the reason why it is there, in the order in which they are asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One thing that a gate has against built code."""
+
+    gate: str
+    """One of `GATES`."""
+    message: str
+
+
+def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Refusal]:
+    """Everything that the gates have against built code.
+
+    Args:
+        code: As `resources.complete` leaves it, so that variables which nothing can reach do not count.
+        sass: The machine code of the same cubin.
+        ptx: The text that it was made from.
+        problem: Says which matrix instructions its kernels may use.
+    """
+    for symbol in code.symbols:
+        if symbol.writable:
+            message = f"{symbol.name} ({symbol.size} bytes) is a variable that kernels can write; declare a workspace instead"
+            yield Refusal("symbols", message)
+    admitted = problem.matrix_classes
+    for operation in matrix_operations(sass):
+        if admitted is not None and (operation.inputs, operation.sums) not in admitted:
+            known = " or ".join(f"{inputs} products with {sums} sums" for inputs, sums in sorted(admitted)) or "none"
+            found = f"{operation.inputs} products with {operation.sums} sums"
+            where = f"{operation.count} times, first {operation.instruction.text}{_at(operation.instruction.line)}"
+            message = f"matrix instructions of another class: expected {known}, found {found} ({where})"
+            yield Refusal("matrix-class", message)
+    for instruction in narrow_instructions(sass):
+        message = f"the kernel works with numbers of less than 16 bits{_at(instruction.line)}: {instruction.text}"
+        if admitted is not None:
+            yield Refusal("narrow-formats", message)
+    for finding in (*lint_ptx(ptx), *lint_sass(sass)):
+        yield Refusal(finding.rule, _words(finding))
+
+
+def first_refusal(found: Iterable[Refusal], skip: frozenset[str] = frozenset()) -> Verdict | None:
+    """The verdict over what was found, or None; `skip` leaves gates out, for tests of the gates."""
+    for refusal in found:
+        if refusal.gate not in skip:
+            return Verdict(Status.UNLAUNCHABLE, refusal.gate, refusal.message)
+    return None
+
+
+def _words(finding: Finding) -> str:
+    return f"the kernel {finding.message}{_at(finding.line)}: {finding.line_text[:200]}"
+
+
+def _at(line: int | None) -> str:
+    return f" in line {line}" if line is not None else ""

@@ -1,0 +1,98 @@
+"""What the machine code of one build says, read once and kept beside it, since reading takes a third of a second."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evo_l2.problem import Problem
+from evo_l2.targets.cuda.compiler import CudaBuilt
+from evo_l2.targets.cuda.cubin import Cubin, Entry, Parameter, Symbol, read_cubin
+from evo_l2.targets.cuda.gates import Refusal, refusals
+from evo_l2.targets.cuda.resources import complete, parse_usage, resources_of
+from evo_l2.targets.cuda.sass import machine_code_digest, read_sass
+from evo_l2.targets.cuda.toolkit import Toolkit
+
+__all__ = ["Inspection", "inspect"]
+
+_VERSION = 1
+"""Changes with anything that changes what an inspection says: reader, facts, gates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What is known of a build without its launches."""
+
+    code: Cubin
+    digest: str
+    """Of the machine code; see `machine_code_digest`."""
+    resources: Mapping[str, int | float | str]
+    refusals: tuple[Refusal, ...]
+    """What the gates on machine code have against it."""
+
+
+def inspect(built: CudaBuilt, entries: tuple[str, ...], toolkit: Toolkit, problem: Problem) -> Inspection:
+    """Reads a build, or what an earlier reading left beside it.
+
+    Args:
+        built: What the compiler made.
+        entries: Those of the launches, in order of launch.
+        toolkit: Has the disassembler.
+        problem: Says which matrix instructions its kernels may use.
+
+    Raises:
+        ToolchainError: The disassembler is missing or broken, or the cubin cannot be read.
+    """
+    admitted = sorted(problem.matrix_classes) if problem.matrix_classes is not None else None
+    parts = json.dumps([_VERSION, toolkit.version, str(toolkit.nvdisasm), entries, admitted])
+    memo = built.cubin.with_name(f"inspection-{hashlib.sha256(parts.encode()).hexdigest()[:16]}.json")
+    known = _read(memo)
+    if known is not None:
+        return known
+    code = read_cubin(built.cubin)
+    sass = read_sass(built.cubin, toolkit.tool("nvdisasm"))
+    code = complete(code, sass, built.log)
+    found = tuple(refusals(code, sass, built.ptx.read_text(encoding="utf-8", errors="replace"), problem))
+    digest = machine_code_digest(sass, code, [entry for entry in entries if entry in code.entries])
+    inspection = Inspection(code, digest, resources_of(code, sass, parse_usage(built.log)), found)
+    _write(memo, inspection)
+    return inspection
+
+
+def _write(memo: Path, inspection: Inspection) -> None:
+    """Keeps a reading. A cache that cannot be written costs the next reading, and nothing else."""
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(dir=memo.parent, prefix=".inspection-")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(inspection), file)
+        os.replace(name, memo)
+
+
+def _read(memo: Path) -> Inspection | None:
+    """An earlier reading; None when there is none, or when it is damaged."""
+    try:
+        found = json.loads(memo.read_text(encoding="utf-8"))
+        code = _cubin(found["code"])
+        return Inspection(code, found["digest"], found["resources"], tuple(Refusal(**row) for row in found["refusals"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _cubin(row: dict[str, Any]) -> Cubin:
+    entries = {}
+    for name, entry in row["entries"].items():
+        entry["parameters"] = tuple(Parameter(**parameter) for parameter in entry["parameters"])
+        entry["constant_bytes"] = {int(bank): size for bank, size in entry["constant_bytes"].items()}
+        for key in ("cluster", "required_block"):
+            entry[key] = tuple(entry[key]) if entry[key] is not None else None
+        entries[name] = Entry(**entry)
+    symbols = tuple(Symbol(**{**symbol, "slots": tuple(symbol["slots"])}) for symbol in row["symbols"])
+    functions, undefined = tuple(row["functions"]), tuple(row["undefined"])
+    return Cubin(**{**row, "entries": entries, "symbols": symbols, "functions": functions, "undefined": undefined})

@@ -1,0 +1,226 @@
+"""Looks in PTX and machine code for what no kernel may use: clocks, hints that outlive a launch, calls to the outside.
+
+Names are those of NVIDIA's "PTX ISA" 9.2; names of machine instructions are what toolkit 13.2 makes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evo_l2.targets.cuda.sass import Instruction, Sass
+
+__all__ = ["RULES", "Finding", "lint_ptx", "lint_sass"]
+
+RULES = {
+    "clock": "reads a clock or a performance counter",
+    "cache-policy": "sets how long data stays in L2 (evict_last, or a policy that cannot be read off the code)",
+    "prefetch": "fetches into a cache beyond the L2::128B hint of loads and prefetch.tensormap",
+    "dependent-launch": "overlaps with the launch after it (griddepcontrol, PREEXIT)",
+    "device-launch": "launches kernels",
+    "outside-call": "calls a function that is not in the file (printf, malloc, assert)",
+    "indirect-call": "calls through a pointer",
+    "trap": "stops the card on purpose (trap, breakpoint)",
+    "system-memory": "writes for other devices (multimem) or changes lines of the cache (discard, applypriority)",
+}
+"""Rule to what a kernel does that falls under it, in plain words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One place in the code that breaks a rule."""
+
+    rule: str
+    """One of `RULES`."""
+    message: str
+    """What the kernel does there, in plain words."""
+    line_text: str
+    """The line of PTX, or the machine instruction."""
+    line: int | None
+    """Line of the kernel's source, from 1; None without line information."""
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LOC = re.compile(r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:.*inlined_at\s+(?P<at_file>\d+)\s+(?P<at_line>\d+))?")
+_REGISTER = r"%?[A-Za-z_$][\w$]*"
+
+_CLOCK = re.compile(r"%(?:clock(?:_hi|64)?|globaltimer(?:_lo|_hi)?|pm[0-7](?:_64)?)\b|\bpmevent\b")
+_EVICT_LAST = re.compile(r"\bL2::evict_last\b")
+_POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{_REGISTER})\s*(?:,|$)")
+_HINTED = re.compile(rf"\.L2::cache_hint\b.*,\s*(?P<value>{_REGISTER}|0[xX][0-9A-Fa-f]+|\d+)\s*$", re.DOTALL)
+_MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{_REGISTER})\s*,\s*(?P<value>{_REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
+_HARMLESS = (0x10, 0x12, 0x16)
+"""Top bytes of encoded policies that keep nothing: evict_normal and evict_first, as `createpolicy` makes them."""
+_LAST = 0x14
+"""The same for evict_last."""
+_PREFETCH = re.compile(r"\bprefetchu?\.(?!(?:\w+\.)?tensormap)\S+|\bcp\.async\.bulk\.prefetch\S*|\.L2::256B\b")
+_DEPENDENT = re.compile(r"\bgriddepcontrol\.\w+")
+_TRAP = re.compile(r"(?:^|\s)(?P<what>trap|brkpt)\s*$")
+_CACHE_LINES = re.compile(r"\b(?:discard|applypriority|multimem)\.\S+")
+_EXTERN = re.compile(r"\.extern\s+\.func\b(?:\s*\([^)]*\))?\s*(?P<name>[\w$]+)")
+_CALL = re.compile(r"\bcall(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
+_DEVICE_LAUNCH = re.compile(
+    r"cudaLaunchDevice|cudaGetParameterBuffer|cudaStreamCreate|cudaGraphLaunch|cudaCDP|cnp", re.IGNORECASE
+)
+
+_SCOPE = re.compile(r"\{(?=[^{}]*(?:\{[^{}]*\}[^{}]*)*$)|^\s*\}")
+"""A brace that opens and does not close before the semicolon, or one that closes what was opened before."""
+_LABEL = re.compile(r"^(?:[\w$%]+:(?!:)\s*)+")
+
+_SASS_CLOCK = re.compile(r"\bSR_(?:CLOCK|GLOBALTIMER|PM\d)\w*")
+
+
+def lint_ptx(text: str) -> tuple[Finding, ...]:
+    """Everything in a file of PTX that breaks a rule, in the order of the file, each statement once a rule.
+
+    Comments are passed over. The line of source is that of the last `.loc` before it; for what was inlined from a header,
+    that of the call.
+    """
+    bare = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    outside = {match["name"] for match in _EXTERN.finditer(bare)}
+    statements = tuple(_statements(bare))
+    policies = _policies([statement for statement, _ in statements])
+    return tuple(
+        Finding(rule, message, " ".join(statement.split()), line)
+        for statement, line in statements
+        for rule, message in _broken_by(statement, outside, policies)
+    )
+
+
+def lint_sass(sass: Sass) -> tuple[Finding, ...]:
+    """Everything in machine code that breaks a rule; finds what inline assembly hid from `lint_ptx`.
+
+    Policies are constants in registers there, so `cache-policy` is PTX's alone. Traps in functions that the compiler adds
+    for itself (`$__internal_...`, around tensor memory) do not count.
+    """
+    findings = []
+    for name, function in sass.functions.items():
+        for instruction in function:
+            found = _machine_rule(instruction)
+            if found is not None and not (found[0] == "trap" and "$__internal_" in name):
+                findings.append(Finding(*found, instruction.text, instruction.line))
+    return tuple(findings)
+
+
+def _statements(text: str) -> Iterator[tuple[str, int | None]]:
+    """Statements, without labels and the braces of scopes, and the line of source that holds for each."""
+    line: int | None = None
+    pending = ""
+    for row in text.split("\n"):
+        if match := _LOC.match(row):
+            if match["file"] == "1":
+                line = int(match["line"])
+            elif match["at_file"] == "1":
+                line = int(match["at_line"])
+            continue
+        *whole, rest = row.split(";")
+        for piece in whole:
+            for part in _scopes(pending + piece):
+                yield part, line
+            pending = ""
+        pending += rest + "\n"
+    for part in _scopes(pending):
+        yield part, line
+
+
+def _scopes(piece: str) -> Iterator[str]:
+    """The heads of scopes that open in a piece without a semicolon, and the statement after them; braces of lists stay."""
+    while (match := _SCOPE.search(piece)) is not None:
+        yield piece[: match.start()].strip()
+        piece = piece[match.end() :]
+    yield _LABEL.sub("", piece.strip()).strip()
+
+
+def _broken_by(statement: str, outside: set[str], policies: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Rules that one statement breaks, each with a message."""
+    if match := _CLOCK.search(statement):
+        yield "clock", f"reads {match[0]}"
+    if _EVICT_LAST.search(statement):
+        yield "cache-policy", "keeps data in L2 beyond its turn (evict_last)"
+    elif match := _HINTED.search(statement):
+        kind = _policy_kind(match["value"], policies)
+        if kind != "harmless":
+            yield "cache-policy", f"gives a hint to L2 by a policy that {_POLICY_WORDS[kind]}"
+    if match := _PREFETCH.search(statement):
+        yield "prefetch", f"fetches ahead with {match[0].strip('.')}"
+    if match := _DEPENDENT.search(statement):
+        yield "dependent-launch", f"overlaps launches with {match[0]}"
+    if match := _CACHE_LINES.search(statement):
+        yield "system-memory", f"changes lines of the cache, or writes for other devices, with {match[0]}"
+    if match := _TRAP.search(statement):
+        yield "trap", f"stops the card with {match['what']}"
+    match = _CALL.search(statement)
+    if match is None or statement.startswith("."):
+        return
+    if match["target"].startswith("%"):
+        yield "indirect-call", "calls a function through a pointer"
+    elif match["target"] in outside:
+        rule = "device-launch" if _DEVICE_LAUNCH.search(match["target"]) else "outside-call"
+        yield rule, f"calls {match['target']}, which is not in the file"
+
+
+_POLICY_WORDS = {
+    "last": "keeps data in L2 beyond its turn",
+    "unknown": "cannot be read off the code (make it by createpolicy)",
+}
+
+
+def _policies(statements: list[str]) -> dict[str, str]:
+    """Register to `harmless`, `last` or `unknown`, for all that a policy, a constant or another such register is put into.
+
+    A register that is set more than once (names in scopes of inline assembly repeat) is as bad as the worst of them.
+    """
+    rank = ("harmless", "unknown", "last")
+    kinds: dict[str, str] = {}
+    moves: list[tuple[str, str]] = []
+
+    def add(register: str, kind: str) -> bool:
+        worst = max(kinds.get(register, kind), kind, key=rank.index)
+        changed = kinds.get(register) != worst
+        kinds[register] = worst
+        return changed
+
+    for statement in statements:
+        if match := _POLICY.search(statement):
+            is_last = _EVICT_LAST.search(statement) is not None
+            add(match["register"], "last" if is_last else "unknown" if match["form"] == "cvt" else "harmless")
+        elif match := _MOVE.search(statement):
+            if re.match(r"-?\d", match["value"]):
+                add(match["to"], _policy_kind(match["value"], {}))
+            else:
+                moves.append((match["to"], match["value"]))
+    for _ in range(len(moves)):
+        changes = [add(to, kinds[source]) for to, source in moves if source in kinds]
+        if True not in changes:
+            break
+    return kinds
+
+
+def _policy_kind(value: str, policies: dict[str, str]) -> str:
+    if not re.match(r"-?\d", value):
+        return policies.get(value, "unknown")
+    top = (int(value, 0) & (1 << 64) - 1) >> 56
+    return "harmless" if top in _HARMLESS else "last" if top == _LAST else "unknown"
+
+
+def _machine_rule(instruction: Instruction) -> tuple[str, str] | None:
+    """The rule that one machine instruction breaks, and a message."""
+    base, modifiers = instruction.base, instruction.modifiers
+    if match := _SASS_CLOCK.search(instruction.operands):
+        return "clock", f"reads {match[0]}"
+    if base == "PMTRIG":
+        return "clock", "counts an event"
+    if base in ("UBLKPF", "UTMAPF") or "LTC256B" in modifiers:
+        return "prefetch", f"fetches ahead with {instruction.opcode}"
+    if base == "CCTL" and any(m.startswith("PF") or m == "PML2" for m in modifiers):
+        return "prefetch", f"fetches ahead with {instruction.opcode}"
+    if base == "CCTL" and any(m in ("DML2", "RML2") for m in modifiers):
+        return "system-memory", f"changes lines of the cache with {instruction.opcode}"
+    if base in ("PREEXIT", "ACQBULK"):
+        return "dependent-launch", f"overlaps launches with {base}"
+    if base == "BPT":
+        return "trap", f"stops the card with {instruction.opcode}"
+    if base == "CALL" and re.match(r"U?R\d", instruction.operands):
+        return "outside-call", "calls a function that is not in the file, or one through a pointer"
+    return None

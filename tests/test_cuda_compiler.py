@@ -1,0 +1,554 @@
+"""From CUDA source to cubin without a card: what builds, what does not, and whose fault that is."""
+
+import dataclasses
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from evo_l2.errors import ConfigurationError, StorageError, ToolchainError
+from evo_l2.evaluation import Status, Verdict
+from evo_l2.kernel import Kernel
+from evo_l2.targets.cpu.messages import LONGEST_LOG
+from evo_l2.targets.cuda.compiler import CudaBuilt, CudaCompiler, check_flags
+from evo_l2.targets.cuda.nvcc import errors_first, resource_lines
+from evo_l2.targets.cuda.toolkit import find_toolkit
+
+HEADER = "//! layout nn\n//! launch scale(A: in, C: out)\n//! grid 1\n//! block 128\n"
+BODY = (
+    "#include <cuda_fp16.h>\n"
+    'extern "C" __global__ void scale(const half *A, half *C) { C[threadIdx.x] = A[threadIdx.x] * A[0]; }\n'
+)
+CPU_S = 4
+MORE_REGISTERS = """
+extern "C" __global__ void many(const float *a, float *c) {
+    float x[96];
+    #pragma unroll
+    for (int i = 0; i < 96; i++) x[i] = a[threadIdx.x * 96 + i];
+    #pragma unroll 1
+    for (int n = 0; n < 9; n++)
+        #pragma unroll
+        for (int i = 0; i < 96; i++) x[i] = x[i] * x[(i + 7) % 96] + x[(i + 31) % 96];
+    #pragma unroll
+    for (int i = 0; i < 96; i++) c[threadIdx.x * 96 + i] = x[i];
+}
+"""
+
+
+def toolkit_of_wheels():
+    """The pinned wheels: what builds and messages look like must not depend on the machine."""
+    try:
+        toolkit = find_toolkit(wheels_first=True)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    if toolkit.source != "wheels" or toolkit.nvcc is None or toolkit.nvrtc is None:
+        pytest.skip("the wheels of the extra cuda-toolkit are not installed")
+    return toolkit
+
+
+@pytest.fixture(scope="module", params=["nvcc", "nvrtc"])
+def compiler(request, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    with CudaCompiler(toolkit_of_wheels(), cache, builder=request.param, cpu_s=CPU_S) as made:
+        yield made
+
+
+def kernel(text="", body=BODY, header=HEADER):
+    return Kernel(f"{header}{text}\n{body}", "cuda")
+
+
+def failure(compiler, text="", body=BODY, header=HEADER):
+    """Status, gate and message of a kernel that must not come through."""
+    verdict = compiler.build(kernel(text, body, header))
+    assert isinstance(verdict, Verdict)
+    return verdict.status, verdict.gate, verdict.message
+
+
+def section(built, name):
+    with built.cubin.open("rb") as file:
+        found = ELFFile(file).get_section_by_name(name)
+        return None if found is None else found.data()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100a"])
+def test_a_kernel_is_built_for_each_architecture(compiler, arch):
+    built = compiler.build(kernel(), arch)
+    assert isinstance(built, CudaBuilt)
+    assert f".target {arch}" in built.ptx.read_text()
+    assert f"'scale' for '{arch}'" in built.log
+    assert "registers" in built.log
+    assert "0 bytes spill stores" in built.log
+    assert section(built, ".text.scale")
+    assert section(built, ".debug_line")
+    assert built.builder == compiler.builder == f"{compiler.builder.split()[0]} {compiler.toolkit.version}"
+
+
+def test_other_architectures_are_one_clear_line(compiler):
+    for arch in ("sm_999", "sm_80; rm -rf /", "compute_80", ""):
+        with pytest.raises(ConfigurationError, match=r"no such architecture: expected one of .*sm_80 .*sm_90a"):
+            compiler.build(kernel(), arch)
+
+
+def test_the_cubin_is_the_same_in_every_folder_and_process(compiler, tmp_path):
+    body = BODY + (
+        "namespace { __device__ __noinline__ int own(int x) { return x * x + 3; } }\n"
+        "static __device__ __noinline__ int other(int x) { return x / 7; }\n"
+        '#include <mma.h>\nextern "C" __global__ void g(int *a) {\n'
+        "    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> f;\n"
+        "    nvcuda::wmma::fill_fragment(f, 1.0f);\n    a[0] = own(a[1]) + other(a[2]) + (int)f.x[0];\n}\n"
+    )
+    name = compiler.builder.split()[0]
+    first = compiler.build(kernel(body=body))
+    with CudaCompiler(compiler.toolkit, tmp_path / "a much longer name", builder=name) as elsewhere:
+        second = elsewhere.build(kernel(body=body))
+    assert first.ptx.read_bytes() == second.ptx.read_bytes()
+    assert first.cubin.read_bytes() == second.cubin.read_bytes()
+    if name == "nvcc":
+        assert str(tmp_path.parent).encode() not in second.cubin.read_bytes()
+        assert '"kernel.cu"' in second.ptx.read_text()
+
+
+def test_the_number_of_registers_is_part_of_the_build(compiler):
+    header = HEADER.replace("scale", "many")
+    free = compiler.build(kernel(body=MORE_REGISTERS, header=header))
+    bound = compiler.build(kernel("constexpr int R = 20;", MORE_REGISTERS, header + "//! registers 2 * R\n"))
+    assert "Used 40 registers" in bound.log
+    assert " 0 bytes spill stores" in free.log
+    assert " 0 bytes spill stores" not in bound.log
+    assert failure(compiler, header=HEADER + "//! registers M\n")[:2] == (Status.REJECTED, "launch")
+    assert failure(compiler, header=HEADER + "//! registers 400\n")[0] is Status.UNLAUNCHABLE
+
+
+def test_flags_change_what_is_built(compiler):
+    body = 'extern "C" __global__ void scale(float *a) { a[0] = a[1] / a[2]; }'
+    plain = compiler.build(kernel(body=body))
+    fast = compiler.build(kernel(body=body, header=HEADER + "//! flags --use_fast_math\n"))
+    assert "div.rn.f32" in plain.ptx.read_text()
+    assert "div.approx.ftz.f32" in fast.ptx.read_text()
+    cached = compiler.build(kernel(body=body, header=HEADER + "//! flags -Xptxas -dlcm=cg,-O1 -std=c++20 --fmad=false\n"))
+    assert isinstance(cached, CudaBuilt)
+    assert section(cached, ".text.scale") != section(plain, ".text.scale")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "-I/etc", "--include-path=/etc", "-include=/etc/passwd", "-Xcompiler=-B/tmp", "-DX", "-o", "-Xptxas", "-Xptxas=-o,x",
+        "--options-file=x", "-maxrregcount=20", "-arch=sm_90", "-G", "--run", "-lcuda", "-O3\n-o", "kernel.cu", "-rdc=true",
+        "--use_fast_math;", "-Xptxas=--input-as-string=x", "--std=c++98", "@file",
+    ],
+)  # fmt: skip
+def test_flags_that_do_more_than_optimise_are_refused(flag):
+    verdict = check_flags((flag,))
+    assert (verdict.status, verdict.gate) == (Status.REJECTED, "flags")
+    assert "\n" not in verdict.message.replace(flag, "")
+
+
+def test_the_gate_on_flags_stands_before_the_compiler(compiler):
+    assert failure(compiler, header=HEADER + "//! flags -I/etc\n")[:2] == (Status.REJECTED, "flags")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (BODY + "__device__ int g() {\n return undeclared; }", r"kernel\.cu\(9\): error: .*\"undeclared\" is undefined"),
+        (BODY + "struct S {", r"error: expected a \"}\""),
+        (BODY.replace("scale", "other"), r"no kernel scale, which its launch line names; write: extern \"C\""),
+        (BODY.replace('extern "C" ', ""), r"without extern its name is another"),
+        ("", r"no kernel scale"),
+        ("int x;", r"no kernel scale"),
+        (BODY.replace("__global__", "__device__"), r"no kernel scale"),
+        (BODY + BODY, r"kernel\.cu\(\d+\): error: .*already been defined"),
+        (BODY + '__global__ void g(int *a) {\n asm("foo.bar %0;" :: "r"(a[0]));\n}', r"kernel\.cu\(9\): .*'foo'.*foo\.bar"),
+        (BODY + '__global__ void g() {\n asm(".include \\"/etc/passwd\\";");\n}', r"kernel\.cu\(9\): error: Parsing error"),
+        (BODY + "__global__ void g(int *a) { __shared__ int s[99999]; s[a[0]] = 1; a[1] = s[a[2]]; }", r"much shared"),
+        ("#include <nowhere.h>\n" + BODY, r"kernel\.cu[:(]6.*error: .*nowhere\.h"),
+        ("#error stop here\n" + BODY, r"stop here"),
+        (BODY + "constexpr long f(long n) { long s = 0; for (long i = 0; i < n; i++) s += i * s; return s; }"
+         "constexpr long a = f(1l << 40);", r"must have a constant value"),
+    ],
+)  # fmt: skip
+def test_what_does_not_compile_says_why(compiler, body, says):
+    verdict = compiler.build(kernel(body=body))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.status, verdict.gate) == (Status.BUILD_ERROR, "compile")
+    assert re.search(says, verdict.message), verdict.message
+    assert str(compiler.toolkit.include_dirs[0]) not in verdict.message
+    assert ".build-" not in verdict.message
+
+
+def test_headers_of_the_toolkit_and_plain_types_may_be_included(compiler):
+    names = ["stdint.h", "cstddef", "float.h", "climits", "math.h", "cuda.h", "mma.h", "cuda_pipeline.h", "cuda/std/cstdint",
+             "cooperative_groups.h", "cuda_bf16.h"]  # fmt: skip
+    text = "".join(f"#include <{name}>\n" for name in names)
+    body = BODY + "__global__ void g(uint32_t *a, const __grid_constant__ CUtensorMap m) { a[0] = sizeof(m) + INT_MAX; }"
+    assert isinstance(compiler.build(kernel(text, body)), CudaBuilt)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include </usr/include/stdio.h>",
+        "#include <iostream>",
+        '#define S(x) #x\n#define F(x) S(x)\n#define N /usr/include/unistd.h\n#include F(N)',
+        '#define H </usr/include/features.h>\n#include H',
+        '#include "/proc/self/environ"',
+        '#include "/etc/passwd"',
+        '#include "../../../../../../../../../usr/include/stdio.h"',
+    ],
+)  # fmt: skip
+def test_files_of_the_host_cannot_be_included(compiler, text):
+    status, gate, message = failure(compiler, text)
+    assert (status, gate) in ((Status.REJECTED, "includes"), (Status.BUILD_ERROR, "compile"))
+    assert "root:" not in message
+    assert "PATH=" not in message
+
+
+def test_secrets_are_not_read_while_compiling(compiler, tmp_path):
+    if not compiler.capabilities()["landlock"]:
+        pytest.skip("this kernel has no Landlock")
+    secret = tmp_path / "secret.h"
+    secret.write_text("int leaked;\n#error leaked\n")
+    message = failure(compiler, f'#include "{secret}"')[2]
+    assert "leaked" not in message
+
+
+BOMBS = {
+    "templates": "template<int N, int M> struct G { static constexpr long v = G<N - 1, 2 * M>::v + G<N - 1, 2 * M + 1>::v; };"
+    "template <int M> struct G<0, M> { static constexpr long v = M; };\n"
+    "__global__ void g(long *a) { a[0] = G<25, 0>::v; }",
+    "macros that double": "#define A0 x;\n"
+    + "".join(f"#define A{i} A{i - 1} A{i - 1}\n" for i in range(1, 40))
+    + "__device__ void z(int x) { A39 }",
+    "a large array": "__device__ int big[1u << 29] = {1, 2};\n__global__ void g(int *p) { p[0] = big[p[1]]; }",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_end_at_the_limits(compiler, name):
+    begin = time.monotonic()
+    status, gate, message = failure(compiler, BOMBS[name])
+    assert (status, gate) == (Status.BUILD_ERROR, "compile-limits")
+    assert "smaller" in message
+    assert time.monotonic() - begin < 40
+    assert isinstance(compiler.build(kernel(f"// after {name}")), CudaBuilt)
+
+
+def test_deep_nesting_costs_that_kernel_alone(compiler):
+    text = "__device__ void f(int x) { x = " + "-(" * 60_000 + "1" + ")" * 60_000 + "; }"
+    result = compiler.build(kernel(text))
+    assert isinstance(result, CudaBuilt) or result.status is Status.BUILD_ERROR
+    assert isinstance(compiler.build(kernel("// after nesting")), CudaBuilt)
+
+
+def test_floods_of_messages_are_cut(compiler):
+    for text in ("x y;\n" * 20_000, "#error " + "long " * 30_000):
+        status, gate, message = failure(compiler, text)
+        assert (status, gate) == (Status.BUILD_ERROR, "compile")
+        assert len(message) <= LONGEST_LOG
+
+
+def test_odd_text_is_no_crash(compiler):
+    for text in ("// \ud800 \u202e \x7f \x01", "/* never closed", "\\", "\x00"):
+        result = compiler.build(kernel(text))
+        assert isinstance(result, CudaBuilt) or result.status is Status.BUILD_ERROR
+
+
+def test_the_cache_keeps_successes_and_failures(compiler):
+    first = compiler.build(kernel("// kept"))
+    begin = time.perf_counter()
+    again = compiler.build(kernel("// kept"))
+    assert time.perf_counter() - begin < 0.1
+    assert first.seconds > 0
+    assert again == dataclasses.replace(first, seconds=0.0)
+    assert {path.name for path in first.cubin.parent.iterdir()} == {"kernel.cubin", "kernel.ptx", "facts.json"}
+    failed = compiler.build(kernel("nonsense // kept"))
+    assert failed.build.seconds > 0
+    repeated = compiler.build(kernel("nonsense // kept"))
+    assert (repeated.build.seconds, repeated.message) == (0.0, failed.message)
+
+
+def test_architecture_and_entry_are_part_of_what_is_cached(compiler):
+    assert compiler.build(kernel(), "sm_80").cubin != compiler.build(kernel(), "sm_86").cubin
+    assert failure(compiler, header=HEADER.replace("scale", "missing"))[1] == "compile"
+
+
+@pytest.mark.parametrize("damage", ["kernel.cubin", "kernel.ptx", "facts.json", None])
+def test_a_damaged_entry_is_built_anew(compiler, damage):
+    source = kernel(f"// damaged {damage}")
+    folder = compiler.build(source).cubin.parent
+    for path in list(folder.iterdir()):
+        if damage is None:
+            path.unlink()
+        elif path.name == damage:
+            path.write_bytes(path.read_bytes()[:-9])
+    assert compiler.build(source).seconds > 0
+    assert compiler.build(source).seconds == 0.0
+
+
+def build_in_process(task):
+    builder, cache = task
+    with CudaCompiler(find_toolkit(wheels_first=True), cache, builder=builder) as compiler:
+        return compiler.build(kernel("// at once")).cubin
+
+
+def test_threads_and_processes_may_build_one_kernel_at_once(compiler, tmp_path):
+    name = compiler.builder.split()[0]
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        cubins = set(pool.map(build_in_process, [(name, tmp_path)] * 2))
+    assert len(cubins) == 1
+    assert cubins.pop().exists()
+    with ThreadPoolExecutor(3) as pool:
+        built = list(pool.map(lambda n: compiler.build(kernel(f"// thread {n % 2}")), range(4)))
+    assert len({one.cubin for one in built}) == 2
+    assert isinstance(compiler.build(kernel("// after threads")), CudaBuilt)
+    assert not list((tmp_path / "cuda-kernels").glob(".build-*"))
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cache"):
+        CudaCompiler(toolkit_of_wheels(), tmp_path / "file", builder="nvcc")
+
+
+def test_an_unknown_builder_is_one_clear_line(tmp_path):
+    with pytest.raises(ConfigurationError, match="expected nvcc or nvrtc, found clang"):
+        CudaCompiler(toolkit_of_wheels(), tmp_path, builder="clang")
+
+
+class Breakable:
+    """Tools that work until they are told to behave otherwise: they stand for a broken machine."""
+
+    def __init__(self, folder, tool, **limits):
+        real = toolkit_of_wheels()
+        self.folder = folder
+        path = folder / tool
+        path.write_text(f'#!/bin/sh\nif [ -e {folder}/mood ]; then . {folder}/mood; fi\nexec {getattr(real, tool)} "$@"\n')
+        path.chmod(0o755)
+        toolkit = dataclasses.replace(real, homes=(*real.homes, folder), **{tool: path})
+        self.compiler = CudaCompiler(toolkit, folder / "cache", builder="nvcc", cpu_s=2, **limits)
+
+    def turn(self, script):
+        (self.folder / "mood").write_text(script + "\n")
+
+
+@pytest.mark.parametrize("tool", ["nvcc", "ptxas"])
+@pytest.mark.parametrize(
+    ("script", "error", "says"),
+    [
+        ("kill -SEGV $$", ToolchainError, "signal 11"),
+        ("sleep 30", ToolchainError, "limit of time"),
+        ("while :; do :; done", ToolchainError, "limit of (processor )?time"),
+        ("yes yes-yes-yes-yes-yes-yes-yes-yes-yes", ToolchainError, "limit of output"),
+        ("yes > huge; kill -XFSZ $$", ToolchainError, "limit of file size"),
+        ("exit 0", ToolchainError, "returned 0 without a message"),
+        ("echo \"nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)\" >&2; exit 1", ToolchainError, "11"),
+        ("echo 'gcc: fatal error: cannot execute cc1plus' >&2; exit 1", ToolchainError, "cannot execute.*g\\+\\+"),
+        ("echo 'tmpxft.ii: No space left on device' >&2; exit 1", StorageError, "No space left"),
+    ],
+)  # fmt: skip
+def test_a_broken_compiler_is_the_machines_fault(tmp_path, tool, script, error, says):
+    broken = Breakable(tmp_path, tool, wall_s=5.0)
+    broken.turn(script)
+    with pytest.raises(error, match=says) as caught:
+        broken.compiler.build(kernel())
+    assert "\n" not in str(caught.value)
+    (tmp_path / "mood").unlink()
+    assert isinstance(broken.compiler.build(kernel()), CudaBuilt)
+
+
+def test_a_compiler_that_hangs_over_one_kernel_costs_that_kernel_and_is_tried_again(tmp_path):
+    moody = Breakable(tmp_path, "nvcc", wall_s=8.0)
+    moody.turn("if grep -q slow kernel.cu; then sleep 30; fi")
+    verdict = moody.compiler.build(kernel("// slow"))
+    assert (verdict.status, verdict.gate) == (Status.BUILD_ERROR, "compile-limits")
+    (tmp_path / "mood").unlink()
+    assert isinstance(moody.compiler.build(kernel("// slow")), CudaBuilt)
+
+
+def test_a_compiler_that_vanishes_is_the_machines_fault(tmp_path):
+    broken = Breakable(tmp_path, "nvcc")
+    (tmp_path / "nvcc").unlink()
+    with pytest.raises(ToolchainError, match="does not start"):
+        broken.compiler.build(kernel())
+
+
+def workers():
+    """Process ids of the warm processes of this one (their leaders)."""
+    listing = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    ).stdout
+    return [int(line.split()[0]) for line in listing.splitlines() if "nvrtc_worker.py" in line]
+
+
+def test_a_warm_process_that_was_killed_is_replaced(tmp_path):
+    before = set(workers())
+    with CudaCompiler(toolkit_of_wheels(), tmp_path, builder="nvrtc") as compiler:
+        for n in range(2):
+            assert isinstance(compiler.build(kernel(f"// {n}")), CudaBuilt)
+            (mine,) = set(workers()) - before
+            os.killpg(mine, signal.SIGKILL)
+        assert isinstance(compiler.build(kernel("// again")), CudaBuilt)
+    assert set(workers()) <= before
+
+
+def test_a_build_that_has_no_end_in_time_ends_and_the_next_one_works(tmp_path):
+    with CudaCompiler(toolkit_of_wheels(), tmp_path, builder="nvrtc", cpu_s=30, wall_s=3.0) as compiler:
+        status, gate, message = failure(compiler, BOMBS["templates"])
+        assert (status, gate) == (Status.BUILD_ERROR, "compile-limits")
+        assert "limit of time" in message
+        assert isinstance(compiler.build(kernel()), CudaBuilt)
+
+
+def test_processes_outlive_the_thread_that_started_them(tmp_path):
+    with CudaCompiler(toolkit_of_wheels(), tmp_path, builder="nvrtc") as compiler:
+        before = workers()
+        assert before
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(compiler.build, kernel("// in a thread")).result()
+        assert isinstance(compiler.build(kernel("// outside")), CudaBuilt)
+        assert workers() == before
+
+
+def test_nvrtc_that_does_not_load_is_one_clear_line(tmp_path):
+    (tmp_path / "libnvrtc.so.13").write_text("no library")
+    toolkit = dataclasses.replace(toolkit_of_wheels(), nvrtc=tmp_path / "libnvrtc.so.13", homes=(tmp_path,))
+    with pytest.raises(ToolchainError, match=r"NVRTC does not work.*does not load.*pip install"):
+        CudaCompiler(toolkit, tmp_path / "cache", builder="nvrtc")
+
+
+def test_a_build_leaves_no_process_behind(compiler):
+    compiler.build(kernel("// processes"))
+    listing = subprocess.run(["ps", "-ww", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+    assert not any("kernel.cu" in line for line in listing.splitlines())
+
+
+def clean_environment(monkeypatch, path):
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{path}:/usr/bin:/bin")
+
+
+def fake_nvcc(folder, script):
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "nvcc").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bin" / "nvcc").chmod(0o755)
+    return folder
+
+
+def test_a_script_that_stands_for_nvcc_leads_to_its_toolkit(tmp_path, monkeypatch):
+    wheels = toolkit_of_wheels()
+    clean_environment(monkeypatch, fake_nvcc(tmp_path, f'exec {wheels.nvcc} "$@"') / "bin")
+    found = find_toolkit()
+    assert (found.source, found.version) == ("PATH", wheels.version)
+    assert (found.nvcc, found.ptxas, found.include_dirs) == (wheels.nvcc, wheels.ptxas, wheels.include_dirs)
+    assert {"sm_80", "sm_86", "sm_90a", "sm_100a"} <= set(found.architectures)
+
+
+def test_what_is_named_comes_before_what_is_on_path_and_wheels_come_last(tmp_path, monkeypatch):
+    wheels = toolkit_of_wheels()
+    clean_environment(monkeypatch, tmp_path)
+    assert find_toolkit().source == "wheels"
+    script = f'exec {wheels.nvcc} "$@"'
+    monkeypatch.setenv("PATH", f"{fake_nvcc(tmp_path / 'path', script)}/bin:/usr/bin:/bin")
+    assert find_toolkit().source == "PATH"
+    monkeypatch.setenv("CUDA_PATH", str(fake_nvcc(tmp_path / "cuda path", script)))
+    assert find_toolkit().source == "CUDA_PATH"
+    monkeypatch.setenv("CUDA_HOME", str(fake_nvcc(tmp_path / "home", script)))
+    assert find_toolkit().source == "CUDA_HOME"
+    assert find_toolkit(wheels_first=True).source == "wheels"
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
+    found = find_toolkit()
+    assert found.source == "CUDA_PATH"
+    assert "CUDA_HOME passed over" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo 'Cuda compilation tools, release 11.8, V11.8.89'; echo sm_80", "11.8.89 is too old"),
+        ("exit 3", "nvcc returns 3"),
+        ("echo hello", "does not say its version"),
+    ],
+)
+def test_an_nvcc_that_cannot_be_used_is_passed_over_and_told(tmp_path, monkeypatch, script, says):
+    toolkit_of_wheels()
+    folder = fake_nvcc(tmp_path, script)
+    shutil.copy(folder / "bin" / "nvcc", folder / "bin" / "ptxas")
+    clean_environment(monkeypatch, folder / "bin")
+    found = find_toolkit()
+    assert found.source == "wheels"
+    assert says in found.notes[0]
+
+
+def test_no_toolkit_is_one_clear_line(tmp_path, monkeypatch):
+    clean_environment(monkeypatch, tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(
+        ToolchainError, match=r"^no CUDA toolkit: expected nvcc 12\.4 .*try: pip install 'evo-l2\[cuda-toolkit\]'"
+    ) as caught:
+        find_toolkit()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_toolkit_without_disassembler_is_completed_from_the_wheels(tmp_path, monkeypatch):
+    wheels = toolkit_of_wheels()
+    dry = f"echo '#$ TOP={tmp_path}/bin/..'" + " ; exit 0"
+    script = f'case "$1" in --dryrun) {dry};; esac\nexec {wheels.nvcc} "$@"'
+    folder = fake_nvcc(tmp_path, script)
+    shutil.copy(folder / "bin" / "nvcc", folder / "bin" / "ptxas")
+    (folder / "include").mkdir()
+    clean_environment(monkeypatch, folder / "bin")
+    found = find_toolkit()
+    assert (found.source, found.nvdisasm, found.cuobjdump) == ("PATH", wheels.nvdisasm, wheels.cuobjdump)
+    assert "nvdisasm and cuobjdump 13" in found.notes[0]
+    assert "come from the wheels" in found.notes[0]
+
+
+def test_a_missing_part_is_one_clear_line_with_its_wheel(tmp_path):
+    toolkit = dataclasses.replace(toolkit_of_wheels(), nvdisasm=None)
+    with pytest.raises(ToolchainError, match=r"no nvdisasm.*pip install 'nvidia-cuda-nvdisasm==13\.2\.\*'"):
+        toolkit.tool("nvdisasm")
+    with pytest.raises(ToolchainError, match=r"no nvrtc.*nvidia-cuda-nvrtc"):
+        CudaCompiler(dataclasses.replace(toolkit, nvrtc=None), tmp_path, builder="nvrtc")
+
+
+def test_cutlass_is_the_slow_lane_and_says_so(compiler):
+    verdict = compiler.build(kernel("#include <cute/tensor.hpp>"))
+    if compiler.builder.startswith("nvrtc"):
+        assert "built by nvcc alone" in verdict.message
+    elif compiler.toolkit.cutlass is None:
+        assert "pip install nvidia-cutlass" in verdict.message
+    else:
+        assert "slow lane: " in verdict.log
+
+
+def test_messages_have_errors_first_and_no_paths_of_this_machine():
+    output = (
+        '/w/b/kernel.cu(2): warning #177-D: variable "q" was never used\n  int q;\n      ^\n\n'
+        'Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"\n\n'
+        "/opt/cuda/include/crt/mma.h(7): error: bad\n  x\n  ^\n\n1 error detected in the compilation of \"kernel.cu\".\n"
+        "ptxas error   : Entry function 'f' uses too much shared data (0x61a80 bytes, 0xc000 max)\n"
+    )  # fmt: skip
+    lines = errors_first(output, "/w/b").splitlines()
+    assert lines[0] == "crt/mma.h(7): error: bad"
+    assert lines[3].startswith("ptxas error")
+    assert lines[4].startswith("kernel.cu(2): warning")
+    assert not any("Remark" in line or "detected" in line or "/w/b" in line for line in lines)
+
+
+def test_resources_read_alike_from_ptxas_and_from_nvrtc():
+    by_ptxas = (
+        "ptxas info    : Function properties for f\n    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n"
+    )
+    by_nvrtc = by_ptxas.replace("    8 bytes", "ptxas         .     8 bytes")
+    assert resource_lines(by_ptxas + "ptxas info    : Compile time = 3 ms\n") == by_ptxas.rstrip()
+    assert resource_lines(by_nvrtc) == by_ptxas.rstrip()

@@ -1,0 +1,176 @@
+"""The seeds of the CUDA target are launches that fit, and build without warnings or spills, whatever their tunables.
+
+That they are right is shown on a card, by `gpu_seed_check.py`.
+"""
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evo_l2.errors import ConfigurationError, ToolchainError
+from evo_l2.launch import Role
+from evo_l2.problems.hgemm import Hgemm
+from evo_l2.targets.cuda.limits import LimitError
+from evo_l2.targets.cuda.plan import plan
+from evo_l2.targets.cuda.screen import screen
+from evo_l2.targets.cuda.toolkit import find_toolkit
+from experiments.seeds import load_seeds, seed_names
+
+LAYOUTS = ("nn", "nt")
+IDEAS = ("hopper", "mma", "mma_f16", "naive", "splitk", "tiled", "wmma")
+ARCHITECTURES = {"sm_80": 163, "sm_86": 99, "sm_90a": 227}
+"""With the kibibytes of shared memory that a block may have (CUDA C++ Programming Guide, appendix Compute Capabilities)."""
+SHAPES = ((1, 1, 1, 1), (17, 33, 65, 1), (257, 129, 511, 2), (4096, 4096, 4096, 1), (64, 16384, 8, 3), (16384, 64, 16384, 1))
+SEEDS = [
+    pytest.param(kernel, id=name)
+    for layout in LAYOUTS
+    for name, kernel in zip(seed_names("cuda", layout), load_seeds("cuda", layout), strict=True)
+]
+BUILDS = [
+    pytest.param(kernel, arch, id=f"{name}-{arch}")
+    for arch in ARCHITECTURES
+    for layout in LAYOUTS
+    for name, kernel in zip(
+        seed_names("cuda", layout, architecture=arch), load_seeds("cuda", layout, architecture=arch), strict=True
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def nvcc():
+    try:
+        return find_toolkit().tool("nvcc")
+    except ToolchainError as error:
+        pytest.skip(f"needs nvcc: {error}")
+
+
+def sampled(kernel, n, seed=11):
+    """The kernel with `n` random combinations of its tunables."""
+    rng = np.random.default_rng(seed)
+    return [kernel.with_tunables({t.name: int(rng.choice(t.domain)) for t in kernel.tunables}) for _ in range(n)]
+
+
+def settings(kernel):
+    return " ".join(f"{t.name}={t.value}" for t in kernel.tunables)
+
+
+def build_faults(kernel, arch, nvcc, folder):
+    """What the compiler says that it should not: a list of lines."""
+    source = folder / "kernel.cu"
+    source.write_text(kernel.source)
+    command = [nvcc, "-cubin", "-std=c++17", f"-gencode=arch=compute_{arch[3:]},code={arch}", "-Werror", "all-warnings"]
+    command += ["-Xptxas", "-v,-warn-spills,-warn-lmem-usage", "-o", folder / "kernel.cubin", source]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    text = done.stdout + done.stderr
+    found = [line for line in text.splitlines() if re.search(r"warning|error|[1-9]\d* bytes (stack|spill)", line)]
+    n_registers = [int(n) for n in re.findall(r"Used (\d+) registers", text)]
+    assert done.returncode != 0 or len(n_registers) == len(kernel.launch.calls)
+    n_threads = plan(kernel, Hgemm(((128, 128, 128, 1),), "fp32", LAYOUTS), (128, 128, 128, 1), 108).launches[0].n_threads
+    if max(n_registers, default=0) * n_threads > 65536:
+        found.append(f"{max(n_registers)} registers a thread, {n_threads} threads")
+    return [f"{settings(kernel)}: {line}" for line in found] or ([text] if done.returncode else [])
+
+
+def test_there_is_every_idea_in_either_layout():
+    for layout in LAYOUTS:
+        assert seed_names("cuda", layout) == tuple(sorted(f"{idea}_{layout}" for idea in IDEAS))
+        assert {kernel.launch.layout for kernel in load_seeds("cuda", layout)} == {layout}
+        assert {kernel.target for kernel in load_seeds("cuda", layout)} == {"cuda"}
+
+
+def test_a_search_is_given_what_its_card_and_class_can_use():
+    everything = set(seed_names("cuda", "nt"))
+    assert everything - set(seed_names("cuda", "nt", architecture="sm_80")) == {"hopper_nt"}
+    assert set(seed_names("cuda", "nt", architecture="sm_90a")) == everything
+    assert everything - set(seed_names("cuda", "nt", accumulate="fp32")) == {"mma_f16_nt"}
+    assert set(seed_names("cuda", "nt", architecture="sm_90a", accumulate="fp16")) == everything
+    assert len(load_seeds("cuda", "nt", architecture="sm_86", accumulate="fp32")) == len(everything) - 2
+
+
+def test_a_layout_without_seeds_is_named_with_the_target():
+    with pytest.raises(ConfigurationError, match=r"target cuda and one of its layouts \(nn, nt\)"):
+        load_seeds("cuda", "tt")
+
+
+@pytest.mark.parametrize("kernel", SEEDS)
+def test_a_seed_passes_the_screen(kernel):
+    accumulate = "fp16" if ".f16.f16.f16.f16" in kernel.source else "fp32"
+    assert screen(kernel, Hgemm(SHAPES, accumulate, LAYOUTS)) is None
+
+
+@pytest.mark.parametrize("kernel", SEEDS)
+def test_the_grid_covers_every_shape(kernel):
+    for variant, shape in itertools.product([kernel, *sampled(kernel, 20)], SHAPES):
+        m, n, k, batch = shape
+        if kernel.launch.tensor_maps and (k % 8 or n % 8):
+            with pytest.raises(LimitError, match="multiple of 8"):
+                plan(variant, Hgemm((shape,), "fp32", LAYOUTS), shape, 108)
+            continue
+        launches = plan(variant, Hgemm((shape,), "fp32", LAYOUTS), shape, 108).launches
+        names = variant.constants
+        rows, cols = names.get("BM", names.get("BY")), names.get("BN", names.get("BX"))
+        x, y, z = launches[0].grid
+        assert n <= x * cols < n + cols, settings(variant)
+        assert m <= y * rows < m + rows, settings(variant)
+        assert z == batch * names.get("SPLITS", 1)
+        for reduction in launches[1:]:
+            assert reduction.grid[0] * reduction.block[0] >= batch * m * n
+
+
+@pytest.mark.parametrize("kernel", SEEDS)
+def test_tunables_have_domains_most_of_which_every_card_launches(kernel):
+    assert len(kernel.tunables) >= 3
+    assert all(len(t.domain) >= 2 for t in kernel.tunables)
+    shape = (256, 256, 256, 1)
+    problem = Hgemm((shape,), "fp32", LAYOUTS)
+    shared = [max(x.shared_bytes for x in plan(k, problem, shape, 108).launches) for k in sampled(kernel, 200)]
+    least = ARCHITECTURES["sm_90a"] if kernel.launch.tensor_maps else ARCHITECTURES["sm_86"]
+    assert np.mean(np.array(shared) <= least * 1024) >= 0.8
+    assert max(x.shared_bytes for x in plan(kernel, problem, shape, 108).launches) <= least * 1024
+
+
+@pytest.mark.parametrize("kernel", SEEDS)
+def test_a_split_kernel_declares_what_it_writes(kernel):
+    """Workspaces hold a float for every element and split; no other seed has one."""
+    shape = (33, 65, 17, 3)
+    for variant in sampled(kernel, 5):
+        names = {**variant.constants, **dict(zip(("M", "N", "K", "BATCH"), shape, strict=True))}
+        expected = {"partial": names["SPLITS"] * 33 * 65 * 3 * 4} if "SPLITS" in names else {}
+        assert variant.launch.workspace_bytes(names) == expected
+        passed = [a.name for call in variant.launch.calls for a in call.arguments if a.role is Role.WORKSPACE]
+        assert set(passed) == set(expected)
+
+
+@pytest.mark.parametrize(("kernel", "arch"), BUILDS)
+def test_a_seed_builds_without_warnings_or_spills(kernel, arch, nvcc, tmp_path):
+    assert build_faults(kernel, arch, nvcc, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "arch"), BUILDS)
+def test_a_seed_builds_with_any_tunables(kernel, arch, nvcc, tmp_path):
+    assert [fault for variant in sampled(kernel, 30) for fault in build_faults(variant, arch, nvcc, tmp_path)] == []
+
+
+def test_seeds_explain_themselves_and_are_short():
+    for name, kernel in ((param.id, param.values[0]) for param in SEEDS):
+        lines = kernel.source.splitlines()
+        idea = list(itertools.takewhile(lambda line: not line.startswith("#"), lines))
+        assert 3 <= sum(line.startswith("// ") for line in idea) <= 8, name
+        assert len(lines) <= 190, name
+        assert max(map(len, lines)) <= 126, name
+
+
+def test_a_seed_whose_sums_are_in_half_says_so():
+    for name, kernel in ((param.id, param.values[0]) for param in SEEDS):
+        assert (".f16.f16.f16.f16" in kernel.source) == name.startswith("mma_f16"), name
+        assert ("fp16 class" in kernel.source) == name.startswith("mma_f16"), name
+
+
+def test_seeds_lie_beside_the_package():
+    folder = Path(__file__).parent.parent / "experiments" / "seeds" / "cuda"
+    assert {path.stem for path in folder.glob("*.cu")} == {name for layout in LAYOUTS for name in seed_names("cuda", layout)}
