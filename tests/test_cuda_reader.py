@@ -616,7 +616,7 @@ def rules(findings):
 def test_ptx_that_breaks_rules_is_found_with_its_line():
     findings = lint_ptx(text("banned.ptx"))
     source = text("banned.cu").split("\n")
-    assert {f.rule for f in findings} == set(RULES) - {"device-launch", "indirect-call"}
+    assert {f.rule for f in findings} == set(RULES) - {"device-launch", "indirect-call", "call-number", "local-memory"}
     for finding in findings:
         word = re.split(r"[\s,]+", finding.line_text.replace("call.uni", ""))[0].split(".")[0]
         plain_words = {"mov": ("clock", "globaltimer", "%pm0"), "free": ("free",)}

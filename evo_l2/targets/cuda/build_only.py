@@ -51,6 +51,8 @@ class BuildOnlyEvaluator:
         self._card = card
         self._skip = skip
         toolkit = find_toolkit()
+        if builder == "nvrtc" and toolkit.nvrtc is None:
+            toolkit = find_toolkit(wheels_first=True)
         toolkit.check_architecture(card.arch)
         disassembler = toolkit.tool("nvdisasm")
         self._compiler = CudaCompiler(toolkit, cache_dir, builder=builder, cpu_s=build_s)

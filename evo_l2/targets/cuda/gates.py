@@ -22,9 +22,13 @@ GATES = {
     "symbols": "a variable that outlives the call lets a kernel remember results instead of computing them",
     "matrix-class": "sums in a narrower format than declared are faster and wrong where the tests do not look",
     "narrow-formats": "operands rounded to 8 bits or fewer pass for half precision where few values are looked at",
-    **{rule: f"no kernel may do this: it {what}" for rule, what in RULES.items()},
+    "local-memory": "the driver sets local memory aside for every thread that may be resident, and fails when there is none",
+    **{rule: f"no kernel may do this: it {what}" for rule, what in RULES.items() if rule != "local-memory"},
 }
 """Gate to the reason why it is there, in the order in which they are asked."""
+
+_MOST_LOCAL_BYTES = 16 * 1024
+"""Of a thread. With 2,048 resident threads on each of 132 multiprocessors that is 4.3 GB; spilling every register is 1 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,10 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
         message = f"the kernel works with numbers of less than 16 bits{_at(instruction.line)}: {instruction.text}"
         if admitted is not None:
             yield Refusal("narrow-formats", message)
+    for name, entry in code.entries.items():
+        if entry.local_bytes > _MOST_LOCAL_BYTES:
+            found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {entry.local_bytes}"
+            yield Refusal("local-memory", f"{name} needs too much local memory (arrays, spills): {found}")
     for finding in (*lint_ptx(ptx), *lint_sass(sass)):
         yield Refusal(finding.rule, _words(finding))
 

@@ -22,7 +22,7 @@ from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 
-_VERSION = 1
+_VERSION = 3
 """Changes with anything that changes what an inspection says: reader, facts, gates."""
 
 

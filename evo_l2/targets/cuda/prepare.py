@@ -31,13 +31,13 @@ def prepare(
         problem: What is computed.
         compiler: Builds it.
         card: What it would run on; its architecture is built for.
-        skip: Gates on machine code to leave out; for tests of the gates.
+        skip: Gates on source and machine code to leave out; for tests of the gates.
 
     Raises:
         ToolchainError: Compiler or disassembler is at fault.
         StorageError: The build cache cannot be written.
     """
-    refused = screen(kernel, problem)
+    refused = screen(kernel, problem, skip)
     if refused is not None:
         return Prepared(kernel, None, refused)
     plans = plan_cases(kernel, problem, card.n_sms)

@@ -15,12 +15,14 @@ __all__ = ["RULES", "Finding", "lint_ptx", "lint_sass"]
 
 RULES = {
     "clock": "reads a clock or a performance counter",
+    "call-number": "reads which launch this is, or of what graph (gridid, current_graph_exec, envreg)",
     "cache-policy": "sets how long data stays in L2 (evict_last, or a policy that cannot be read off the code)",
     "prefetch": "fetches into a cache beyond the L2::128B hint of loads and prefetch.tensormap",
     "dependent-launch": "overlaps with the launch after it (griddepcontrol, PREEXIT)",
     "device-launch": "launches kernels",
     "outside-call": "calls a function that is not in the file (printf, malloc, assert)",
     "indirect-call": "calls through a pointer",
+    "local-memory": "takes local memory of a size that is not known before it runs (alloca)",
     "trap": "stops the card on purpose (trap, breakpoint)",
     "system-memory": "writes for other devices (multimem) or changes lines of the cache (discard, applypriority)",
 }
@@ -41,15 +43,23 @@ class Finding:
     """Line of the kernel's source, from 1; None without line information."""
 
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LOC = re.compile(r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:.*inlined_at\s+(?P<at_file>\d+)\s+(?P<at_line>\d+))?")
+_COMMENT = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+"""And strings, in which comments do not begin."""
+_LOC = re.compile(
+    r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:\s+\d+)?(?:\s*,\s*function_name\s+[\w$.]+(?:\s*\+\s*\w+)?)?"
+    r"(?:\s*,\s*inlined_at\s+(?P<at_file>\d+)\s+(?P<at_line>\d+)(?:\s+\d+)?)?"
+)
 _REGISTER = r"%?[A-Za-z_$][\w$]*"
 
 _CLOCK = re.compile(r"%(?:clock(?:_hi|64)?|globaltimer(?:_lo|_hi)?|pm[0-7](?:_64)?)\b|\bpmevent\b")
+_WHICH_CALL = re.compile(r"%(?:gridid|current_graph_exec|envreg\d+)\b")
 _EVICT_LAST = re.compile(r"\bL2::evict_last\b")
 _POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{_REGISTER})\s*(?:,|$)")
-_HINTED = re.compile(rf"\.L2::cache_hint\b.*,\s*(?P<value>{_REGISTER}|0[xX][0-9A-Fa-f]+|\d+)\s*$", re.DOTALL)
+_HINTED = re.compile(r"\.L2::cache_hint\b(?:.*,)?\s*(?P<value>.*?)\s*$", re.DOTALL)
 _MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{_REGISTER})\s*,\s*(?P<value>{_REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
+_WRITTEN = re.compile(r"(?:@!?\S+\s+)?[a-z][\w.:]*\s+(?P<to>\{[^}]*\}|[^,\[(]+)")
+"""What a statement writes: its first operand, or all in braces."""
+_NUMBER = re.compile(r"-?(?:0[xX][0-9A-Fa-f]+|[1-9]\d*|0)U?")
 _HARMLESS = (0x10, 0x12, 0x16)
 """Top bytes of encoded policies that keep nothing: evict_normal and evict_first, as `createpolicy` makes them."""
 _LAST = 0x14
@@ -57,6 +67,7 @@ _LAST = 0x14
 _PREFETCH = re.compile(r"\bprefetchu?\.(?!(?:\w+\.)?tensormap)\S+|\bcp\.async\.bulk\.prefetch\S*|\.L2::256B\b")
 _DEPENDENT = re.compile(r"\bgriddepcontrol\.\w+")
 _TRAP = re.compile(r"(?:^|\s)(?P<what>trap|brkpt)\s*$")
+_ALLOCA = re.compile(r"(?:^|\s)(?P<what>alloca\s*\.\w+)")
 _CACHE_LINES = re.compile(r"\b(?:discard|applypriority|multimem)\.\S+")
 _EXTERN = re.compile(r"\.extern\s+\.func\b(?:\s*\([^)]*\))?\s*(?P<name>[\w$]+)")
 _CALL = re.compile(r"\bcall(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
@@ -80,7 +91,7 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
     bare = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     outside = {match["name"] for match in _EXTERN.finditer(bare)}
     statements = tuple(_statements(bare))
-    policies = _policies([statement for statement, _ in statements])
+    policies = _policies([statement for statement, _ in statements]) if "cache_hint" in bare else {}
     return tuple(
         Finding(rule, message, " ".join(statement.split()), line)
         for statement, line in statements
@@ -113,7 +124,9 @@ def _statements(text: str) -> Iterator[tuple[str, int | None]]:
                 line = int(match["line"])
             elif match["at_file"] == "1":
                 line = int(match["at_line"])
-            continue
+            row = row[match.end() :]
+            if not row.strip():
+                continue
         *whole, rest = row.split(";")
         for piece in whole:
             for part in _scopes(pending + piece):
@@ -136,6 +149,8 @@ def _broken_by(statement: str, outside: set[str], policies: dict[str, str]) -> I
     """Rules that one statement breaks, each with a message."""
     if match := _CLOCK.search(statement):
         yield "clock", f"reads {match[0]}"
+    if match := _WHICH_CALL.search(statement):
+        yield "call-number", f"reads {match[0]}"
     if _EVICT_LAST.search(statement):
         yield "cache-policy", "keeps data in L2 beyond its turn (evict_last)"
     elif match := _HINTED.search(statement):
@@ -148,6 +163,8 @@ def _broken_by(statement: str, outside: set[str], policies: dict[str, str]) -> I
         yield "dependent-launch", f"overlaps launches with {match[0]}"
     if match := _CACHE_LINES.search(statement):
         yield "system-memory", f"changes lines of the cache, or writes for other devices, with {match[0]}"
+    if match := _ALLOCA.search(statement):
+        yield "local-memory", f"takes local memory with {match['what']}"
     if match := _TRAP.search(statement):
         yield "trap", f"stops the card with {match['what']}"
     match = _CALL.search(statement)
@@ -169,7 +186,8 @@ _POLICY_WORDS = {
 def _policies(statements: list[str]) -> dict[str, str]:
     """Register to `harmless`, `last` or `unknown`, for all that a policy, a constant or another such register is put into.
 
-    A register that is set more than once (names in scopes of inline assembly repeat) is as bad as the worst of them.
+    A register that is set more than once (names in scopes of inline assembly repeat) is as bad as the worst of them; one that
+    anything else writes to, arithmetic for instance, is unknown.
     """
     rank = ("harmless", "unknown", "last")
     kinds: dict[str, str] = {}
@@ -186,10 +204,13 @@ def _policies(statements: list[str]) -> dict[str, str]:
             is_last = _EVICT_LAST.search(statement) is not None
             add(match["register"], "last" if is_last else "unknown" if match["form"] == "cvt" else "harmless")
         elif match := _MOVE.search(statement):
-            if re.match(r"-?\d", match["value"]):
+            if _NUMBER.fullmatch(match["value"]):
                 add(match["to"], _policy_kind(match["value"], {}))
             else:
                 moves.append((match["to"], match["value"]))
+        elif match := _WRITTEN.match(statement):
+            for register in re.findall(_REGISTER, match["to"]):
+                add(register, "unknown")
     for _ in range(len(moves)):
         changes = [add(to, kinds[source]) for to, source in moves if source in kinds]
         if True not in changes:
@@ -198,9 +219,9 @@ def _policies(statements: list[str]) -> dict[str, str]:
 
 
 def _policy_kind(value: str, policies: dict[str, str]) -> str:
-    if not re.match(r"-?\d", value):
+    if not _NUMBER.fullmatch(value):
         return policies.get(value, "unknown")
-    top = (int(value, 0) & (1 << 64) - 1) >> 56
+    top = (int(value.rstrip("U"), 0) & (1 << 64) - 1) >> 56
     return "harmless" if top in _HARMLESS else "last" if top == _LAST else "unknown"
 
 

@@ -36,6 +36,8 @@ _OTHER_MATRIX = {
 }  # fmt: skip
 """`narrow` is FP8, FP6 and FP4."""
 _NARROW_FORMATS = frozenset(("E4M3", "E5M2", "E3M2", "E2M3", "E2M1", "E8M0", "UE8M0", "E8"))
+_BYTE_PRODUCTS = frozenset(("IDP", "IDP4A"))
+"""Sums of products of bytes outside the matrix units: `__dp4a`, `__dp2a`."""
 _NARROW_SUMS = {"F32": "fp32", "F16": "fp16"}
 _DESCRIPTOR = re.compile(r"idesc\[(?P<register>UR\d+)\]")
 _ZERO = re.compile(r"-?RZ")
@@ -163,7 +165,9 @@ def narrow_instructions(sass: Sass) -> tuple[Instruction, ...]:
     return tuple(
         i
         for i in sass.instructions
-        if _OTHER_MATRIX.get(i.base, ("", "fp64"))[1] != "fp64" or not _NARROW_FORMATS.isdisjoint(i.modifiers)
+        if _OTHER_MATRIX.get(i.base, ("", "fp64"))[1] != "fp64"
+        or i.base in _BYTE_PRODUCTS
+        or not _NARROW_FORMATS.isdisjoint(i.modifiers)
     )
 
 

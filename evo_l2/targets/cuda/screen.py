@@ -7,6 +7,7 @@ words, and with a line, what is wrong; and because files can be asked for while 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from evo_l2.errors import KernelError
 from evo_l2.evaluation import Status, Verdict
@@ -15,7 +16,7 @@ from evo_l2.launch import Launch, Role
 from evo_l2.problem import Problem
 from evo_l2.targets.cpu.source import Line, SourceError, logical_lines
 
-__all__ = ["ALLOWED_HEADERS", "screen"]
+__all__ = ["ALLOWED_HEADERS", "SCREEN_GATES", "screen"]
 
 ALLOWED_HEADERS = frozenset(
     {
@@ -47,15 +48,22 @@ _WORDS: tuple[tuple[str, str, str], ...] = (
     ("language", "an exception, a module or run-time type information", r"throw|try|catch|typeid|dynamic_cast|import|module"),
 )  # fmt: skip
 """Gate, plain words, and the names refused for it. Macros can make the same names; the gates on what was built see those."""
+SCREEN_GATES = frozenset({"size", "text", "launch", "includes", "directives", *(gate for gate, _, _ in _WORDS)})
+"""Everything by which a source is refused here."""
 _WORD = re.compile("|".join(f"(?P<w{i}>{names})" for i, (_, _, names) in enumerate(_WORDS)))
 
 
-def screen(kernel: Kernel, problem: Problem) -> Verdict | None:
+def screen(kernel: Kernel, problem: Problem, skip: frozenset[str] = frozenset()) -> Verdict | None:
     """The reason to refuse a kernel by its source, or None.
 
     The launch itself is evaluated by `plan.plan`, which refuses what does not evaluate.
+
+    Args:
+        kernel: The source.
+        problem: What is computed.
+        skip: Some of `SCREEN_GATES` to leave out, for tests of the gates. A launch that does not parse is refused all the same.
     """
-    if len(kernel.source.encode("utf-8", "replace")) > LONGEST_SOURCE_BYTES:
+    if "size" not in skip and len(kernel.source.encode("utf-8", "replace")) > LONGEST_SOURCE_BYTES:
         return _refused("size", f"the source is longer than {LONGEST_SOURCE_BYTES} bytes")
     if not kernel.source.isascii() and any("\ud800" <= c <= "\udfff" for c in kernel.source):
         return _refused("text", "the source is not valid Unicode")
@@ -64,7 +72,8 @@ def screen(kernel: Kernel, problem: Problem) -> Verdict | None:
         _ = kernel.tunables
     except KernelError as error:
         return _refused("launch", str(error))
-    return _check_launch(launch, problem) or _check_text(kernel.source)
+    refused = None if "launch" in skip else _check_launch(launch, problem)
+    return refused or _check_text(kernel.source, skip)
 
 
 def _refused(gate: str, message: str) -> Verdict:
@@ -107,17 +116,22 @@ def _check_launch(launch: Launch, problem: Problem) -> Verdict | None:
     return _refused("launch", f"the launches do not pass {', '.join(missing)}") if missing else None
 
 
-def _check_text(source: str) -> Verdict | None:
+def _check_text(source: str, skip: frozenset[str]) -> Verdict | None:
     try:
         lines = logical_lines(source)
     except SourceError as error:
-        return _refused("text", str(error))
-    for line in lines:
-        verdict = _check_directive(line) if line.is_directive else None
-        verdict = verdict or _check_pragmas(line) or _check_words(line)
-        if verdict is not None:
-            return verdict
-    return None
+        return None if "text" in skip else _refused("text", str(error))
+    found = (verdict for line in lines for verdict in _faults(line))
+    return next((verdict for verdict in found if verdict.gate not in skip), None)
+
+
+def _faults(line: Line) -> Iterator[Verdict]:
+    """Everything that there is against one line."""
+    directive = _check_directive(line) if line.is_directive else None
+    if directive is not None:
+        yield directive
+    yield from _check_pragmas(line)
+    yield from _check_words(line)
 
 
 def _check_directive(line: Line) -> Verdict | None:
@@ -139,21 +153,19 @@ def _check_directive(line: Line) -> Verdict | None:
     return _at(line.number, "directives", f"#{word or rest[:20]} is not allowed")
 
 
-def _check_pragmas(line: Line) -> Verdict | None:
+def _check_pragmas(line: Line) -> Iterator[Verdict]:
     """Pragmas written as operators."""
     for match in _PRAGMA_OPERATOR.finditer(line.text):
         verdict = _check_directive(Line(line.number, "#pragma " + re.sub(r"\\(.)", r"\1", match.group(1))))
         if verdict is not None:
-            return verdict
-    return None
+            yield verdict
 
 
-def _check_words(line: Line) -> Verdict | None:
+def _check_words(line: Line) -> Iterator[Verdict]:
     for name in sorted(line.names):
         match = _WORD.fullmatch(name)
         if match is not None:
             gate, what = next(_WORDS[i][:2] for i in range(len(_WORDS)) if match.group(f"w{i}") is not None)
-            return _at(line.number, gate, f"{name} is not allowed: {what}")
+            yield _at(line.number, gate, f"{name} is not allowed: {what}")
     if "<<<" in line.text:
-        return _at(line.number, "device-launch", "<<< is not allowed: a launch from the device")
-    return None
+        yield _at(line.number, "device-launch", "<<< is not allowed: a launch from the device")

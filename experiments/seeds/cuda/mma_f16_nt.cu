@@ -79,7 +79,8 @@ __device__ void mma(unsigned (&d)[2], const unsigned (&a)[4], unsigned b0, unsig
                  : "+r"(d[0]), "+r"(d[1]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// At least one block a multiprocessor: left to itself, the compiler aims at more blocks of one warp, and spills.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hgemm(const half *__restrict__ A, const half *__restrict__ B, half *__restrict__ C, int M, int N, int K)
 {
     extern __shared__ __align__(128) half tiles[];
