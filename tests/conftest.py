@@ -1,10 +1,14 @@
-"""Shared by the tests: the instant evaluator of the benchmarks, loaded from its file."""
+"""Shared by the tests: the instant evaluator of the benchmarks, loaded from its file; the pinned CUDA toolkit and NVRTC."""
 
 import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
+
+from evo_l2.errors import ToolchainError
+from evo_l2.targets.cuda.compiler import CudaCompiler
+from evo_l2.targets.cuda.toolkit import PINNED_VERSION, find_toolkit
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +20,26 @@ def instant():
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def cuda_wheels():
+    """The pinned CUDA toolkit, whole: what builds and messages look like must not depend on the machine."""
+    needed = f"CUDA {PINNED_VERSION} is needed (pip install 'evo-l2[cuda-toolkit]')"
+    try:
+        toolkit = find_toolkit(wheels_first=True)
+    except ToolchainError as error:
+        pytest.skip(f"{needed}: {error}")
+    if toolkit.source != "wheels" or ".".join(map(str, toolkit.major_minor)) != PINNED_VERSION:
+        pytest.skip(f"{needed}, found {toolkit.version} of {toolkit.source}")
+    for tool in ("nvcc", "ptxas", "nvrtc", "nvdisasm", "cuobjdump"):
+        if getattr(toolkit, tool) is None:
+            pytest.skip(f"{needed}: no {tool}")
+    return toolkit
+
+
+@pytest.fixture(scope="session")
+def nvrtc(cuda_wheels, tmp_path_factory):
+    """A compiler by NVRTC, which takes a sixth of the time of nvcc: for tests that want a build and not a certain builder."""
+    with CudaCompiler(cuda_wheels, tmp_path_factory.mktemp("nvrtc"), builder="nvrtc") as compiler:
+        yield compiler

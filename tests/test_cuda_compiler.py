@@ -1,26 +1,20 @@
 """From CUDA source to cubin without a card: what builds, what does not, and whose fault that is."""
 
 import dataclasses
-import multiprocessing
 import os
 import re
-import shutil
-import signal
 import subprocess
-import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from evo_l2.errors import ConfigurationError, StorageError, ToolchainError
+from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.targets.cpu.messages import LONGEST_LOG
 from evo_l2.targets.cuda.compiler import CudaBuilt, CudaCompiler, check_flags
 from evo_l2.targets.cuda.nvcc import errors_first, resource_lines
-from evo_l2.targets.cuda.toolkit import find_toolkit
 
 HEADER = "//! layout nn\n//! launch scale(A: in, C: out)\n//! grid 1\n//! block 128\n"
 BODY = (
@@ -43,21 +37,9 @@ extern "C" __global__ void many(const float *a, float *c) {
 """
 
 
-def toolkit_of_wheels():
-    """The pinned wheels: what builds and messages look like must not depend on the machine."""
-    try:
-        toolkit = find_toolkit(wheels_first=True)
-    except ToolchainError as error:
-        pytest.skip(str(error))
-    if toolkit.source != "wheels" or toolkit.nvcc is None or toolkit.nvrtc is None:
-        pytest.skip("the wheels of the extra cuda-toolkit are not installed")
-    return toolkit
-
-
 @pytest.fixture(scope="module", params=["nvcc", "nvrtc"])
-def compiler(request, tmp_path_factory):
-    cache = tmp_path_factory.mktemp("cache")
-    with CudaCompiler(toolkit_of_wheels(), cache, builder=request.param, cpu_s=CPU_S) as made:
+def compiler(request, cuda_wheels, tmp_path_factory):
+    with CudaCompiler(cuda_wheels, tmp_path_factory.mktemp("cache"), builder=request.param, cpu_s=CPU_S) as made:
         yield made
 
 
@@ -221,27 +203,6 @@ def test_secrets_are_not_read_while_compiling(compiler, tmp_path):
     assert "leaked" not in message
 
 
-BOMBS = {
-    "templates": "template<int N, int M> struct G { static constexpr long v = G<N - 1, 2 * M>::v + G<N - 1, 2 * M + 1>::v; };"
-    "template <int M> struct G<0, M> { static constexpr long v = M; };\n"
-    "__global__ void g(long *a) { a[0] = G<25, 0>::v; }",
-    "macros that double": "#define A0 x;\n"
-    + "".join(f"#define A{i} A{i - 1} A{i - 1}\n" for i in range(1, 40))
-    + "__device__ void z(int x) { A39 }",
-    "a large array": "__device__ int big[1u << 29] = {1, 2};\n__global__ void g(int *p) { p[0] = big[p[1]]; }",
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs_end_at_the_limits(compiler, name):
-    begin = time.monotonic()
-    status, gate, message = failure(compiler, BOMBS[name])
-    assert (status, gate) == (Status.BUILD_ERROR, "compile-limits")
-    assert "smaller" in message
-    assert time.monotonic() - begin < 40
-    assert isinstance(compiler.build(kernel(f"// after {name}")), CudaBuilt)
-
-
 def test_deep_nesting_costs_that_kernel_alone(compiler):
     text = "__device__ void f(int x) { x = " + "-(" * 60_000 + "1" + ")" * 60_000 + "; }"
     result = compiler.build(kernel(text))
@@ -282,246 +243,33 @@ def test_architecture_and_entry_are_part_of_what_is_cached(compiler):
 
 
 @pytest.mark.parametrize("damage", ["kernel.cubin", "kernel.ptx", "facts.json", None])
-def test_a_damaged_entry_is_built_anew(compiler, damage):
+def test_a_damaged_entry_is_built_anew(nvrtc, damage):
     source = kernel(f"// damaged {damage}")
-    folder = compiler.build(source).cubin.parent
+    folder = nvrtc.build(source).cubin.parent
     for path in list(folder.iterdir()):
         if damage is None:
             path.unlink()
         elif path.name == damage:
             path.write_bytes(path.read_bytes()[:-9])
-    assert compiler.build(source).seconds > 0
-    assert compiler.build(source).seconds == 0.0
+    assert nvrtc.build(source).seconds > 0
+    assert nvrtc.build(source).seconds == 0.0
 
 
-def build_in_process(task):
-    builder, cache = task
-    with CudaCompiler(find_toolkit(wheels_first=True), cache, builder=builder) as compiler:
-        return compiler.build(kernel("// at once")).cubin
-
-
-def test_threads_and_processes_may_build_one_kernel_at_once(compiler, tmp_path):
-    name = compiler.builder.split()[0]
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        cubins = set(pool.map(build_in_process, [(name, tmp_path)] * 2))
-    assert len(cubins) == 1
-    assert cubins.pop().exists()
-    with ThreadPoolExecutor(3) as pool:
-        built = list(pool.map(lambda n: compiler.build(kernel(f"// thread {n % 2}")), range(4)))
-    assert len({one.cubin for one in built}) == 2
-    assert isinstance(compiler.build(kernel("// after threads")), CudaBuilt)
-    assert not list((tmp_path / "cuda-kernels").glob(".build-*"))
-
-
-def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path):
+def test_a_cache_that_cannot_be_written_is_one_clear_line(cuda_wheels, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cache"):
-        CudaCompiler(toolkit_of_wheels(), tmp_path / "file", builder="nvcc")
+        CudaCompiler(cuda_wheels, tmp_path / "file", builder="nvcc")
 
 
-def test_an_unknown_builder_is_one_clear_line(tmp_path):
+def test_an_unknown_builder_is_one_clear_line(cuda_wheels, tmp_path):
     with pytest.raises(ConfigurationError, match="expected nvcc or nvrtc, found clang"):
-        CudaCompiler(toolkit_of_wheels(), tmp_path, builder="clang")
-
-
-class Breakable:
-    """Tools that work until they are told to behave otherwise: they stand for a broken machine."""
-
-    def __init__(self, folder, tool, wall_s=3.0):
-        real = toolkit_of_wheels()
-        self.folder = folder
-        path = folder / tool
-        path.write_text(f'#!/bin/sh\nif [ -e {folder}/mood ]; then . {folder}/mood; fi\nexec {getattr(real, tool)} "$@"\n')
-        path.chmod(0o755)
-        toolkit = dataclasses.replace(real, homes=(*real.homes, folder), **{tool: path})
-        self.compiler = CudaCompiler(toolkit, folder / "cache", builder="nvcc", cpu_s=2, wall_s=60.0)
-        # The first has noted in the cache that the tools work, so that the second does not try them on a busy machine.
-        self.impatient = CudaCompiler(toolkit, folder / "cache", builder="nvcc", cpu_s=2, wall_s=wall_s)
-
-    def turn(self, script):
-        (self.folder / "mood").write_text(script + "\n")
-
-
-@pytest.mark.parametrize("tool", ["nvcc", "ptxas"])
-@pytest.mark.parametrize(
-    ("script", "error", "says"),
-    [
-        ("kill -SEGV $$", ToolchainError, "signal 11"),
-        ("sleep 30", ToolchainError, "limit of time"),
-        ("while :; do :; done", ToolchainError, "limit of (processor )?time"),
-        ("yes yes-yes-yes-yes-yes-yes-yes-yes-yes", ToolchainError, "limit of output"),
-        ("yes > huge; kill -XFSZ $$", ToolchainError, "limit of file size"),
-        ("exit 0", ToolchainError, "returned 0 without a message"),
-        ("echo \"nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)\" >&2; exit 1", ToolchainError, "11"),
-        ("echo 'gcc: fatal error: cannot execute cc1plus' >&2; exit 1", ToolchainError, "cannot execute.*g\\+\\+"),
-        ("echo 'tmpxft.ii: No space left on device' >&2; exit 1", StorageError, "No space left"),
-    ],
-)  # fmt: skip
-def test_a_broken_compiler_is_the_machines_fault(tmp_path, tool, script, error, says):
-    broken = Breakable(tmp_path, tool)
-    broken.turn(script)
-    compiler = broken.impatient if script.startswith("sleep") else broken.compiler
-    with pytest.raises(error, match=says) as caught:
-        compiler.build(kernel())
-    assert "\n" not in str(caught.value)
-    (tmp_path / "mood").unlink()
-    assert isinstance(broken.compiler.build(kernel()), CudaBuilt)
-
-
-def test_a_compiler_that_hangs_over_one_kernel_costs_that_kernel_and_is_tried_again(tmp_path):
-    moody = Breakable(tmp_path, "nvcc", wall_s=12.0)
-    moody.turn("if grep -q slow kernel.cu; then sleep 30; fi")
-    verdict = moody.impatient.build(kernel("// slow"))
-    assert (verdict.status, verdict.gate) == (Status.BUILD_ERROR, "compile-limits")
-    (tmp_path / "mood").unlink()
-    assert isinstance(moody.compiler.build(kernel("// slow")), CudaBuilt)
-
-
-def test_a_compiler_that_vanishes_is_the_machines_fault(tmp_path):
-    broken = Breakable(tmp_path, "nvcc")
-    (tmp_path / "nvcc").unlink()
-    with pytest.raises(ToolchainError, match="does not start"):
-        broken.compiler.build(kernel())
-
-
-def workers():
-    """Process ids of the warm processes of this one (their leaders)."""
-    listing = subprocess.run(
-        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
-    ).stdout
-    return [int(line.split()[0]) for line in listing.splitlines() if "nvrtc_worker.py" in line]
-
-
-def test_a_warm_process_that_was_killed_is_replaced(tmp_path):
-    before = set(workers())
-    with CudaCompiler(toolkit_of_wheels(), tmp_path, builder="nvrtc") as compiler:
-        for n in range(2):
-            assert isinstance(compiler.build(kernel(f"// {n}")), CudaBuilt)
-            (mine,) = set(workers()) - before
-            os.killpg(mine, signal.SIGKILL)
-        assert isinstance(compiler.build(kernel("// again")), CudaBuilt)
-    assert set(workers()) <= before
-
-
-def test_a_build_that_has_no_end_in_time_ends_and_the_next_one_works(tmp_path):
-    with CudaCompiler(toolkit_of_wheels(), tmp_path, builder="nvrtc", cpu_s=30, wall_s=3.0) as compiler:
-        status, gate, message = failure(compiler, BOMBS["templates"])
-        assert (status, gate) == (Status.BUILD_ERROR, "compile-limits")
-        assert "limit of time" in message
-        assert isinstance(compiler.build(kernel()), CudaBuilt)
-
-
-def test_processes_outlive_the_thread_that_started_them(tmp_path):
-    with CudaCompiler(toolkit_of_wheels(), tmp_path, builder="nvrtc") as compiler:
-        before = workers()
-        assert before
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(compiler.build, kernel("// in a thread")).result()
-        assert isinstance(compiler.build(kernel("// outside")), CudaBuilt)
-        assert workers() == before
-
-
-def test_nvrtc_that_does_not_load_is_one_clear_line(tmp_path):
-    (tmp_path / "libnvrtc.so.13").write_text("no library")
-    toolkit = dataclasses.replace(toolkit_of_wheels(), nvrtc=tmp_path / "libnvrtc.so.13", homes=(tmp_path,))
-    with pytest.raises(ToolchainError, match=r"NVRTC does not work.*does not load.*pip install"):
-        CudaCompiler(toolkit, tmp_path / "cache", builder="nvrtc")
+        CudaCompiler(cuda_wheels, tmp_path, builder="clang")
 
 
 def test_a_build_leaves_no_process_behind(compiler):
     compiler.build(kernel("// processes"))
     listing = subprocess.run(["ps", "-ww", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
     assert not any("kernel.cu" in line for line in listing.splitlines())
-
-
-def clean_environment(monkeypatch, path):
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", f"{path}:/usr/bin:/bin")
-
-
-def fake_nvcc(folder, script):
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "nvcc").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "bin" / "nvcc").chmod(0o755)
-    return folder
-
-
-def test_a_script_that_stands_for_nvcc_leads_to_its_toolkit(tmp_path, monkeypatch):
-    wheels = toolkit_of_wheels()
-    clean_environment(monkeypatch, fake_nvcc(tmp_path, f'exec {wheels.nvcc} "$@"') / "bin")
-    found = find_toolkit()
-    assert (found.source, found.version) == ("PATH", wheels.version)
-    assert (found.nvcc, found.ptxas, found.include_dirs) == (wheels.nvcc, wheels.ptxas, wheels.include_dirs)
-    assert {"sm_80", "sm_86", "sm_90a", "sm_100a"} <= set(found.architectures)
-
-
-def test_what_is_named_comes_before_what_is_on_path_and_wheels_come_last(tmp_path, monkeypatch):
-    wheels = toolkit_of_wheels()
-    clean_environment(monkeypatch, tmp_path)
-    assert find_toolkit().source == "wheels"
-    script = f'exec {wheels.nvcc} "$@"'
-    monkeypatch.setenv("PATH", f"{fake_nvcc(tmp_path / 'path', script)}/bin:/usr/bin:/bin")
-    assert find_toolkit().source == "PATH"
-    monkeypatch.setenv("CUDA_PATH", str(fake_nvcc(tmp_path / "cuda path", script)))
-    assert find_toolkit().source == "CUDA_PATH"
-    monkeypatch.setenv("CUDA_HOME", str(fake_nvcc(tmp_path / "home", script)))
-    assert find_toolkit().source == "CUDA_HOME"
-    assert find_toolkit(wheels_first=True).source == "wheels"
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
-    found = find_toolkit()
-    assert found.source == "CUDA_PATH"
-    assert "CUDA_HOME passed over" in found.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        ("echo 'Cuda compilation tools, release 11.8, V11.8.89'; echo sm_80", "11.8.89 is too old"),
-        ("exit 3", "nvcc returns 3"),
-        ("echo hello", "does not say its version"),
-    ],
-)
-def test_an_nvcc_that_cannot_be_used_is_passed_over_and_told(tmp_path, monkeypatch, script, says):
-    toolkit_of_wheels()
-    folder = fake_nvcc(tmp_path, script)
-    shutil.copy(folder / "bin" / "nvcc", folder / "bin" / "ptxas")
-    clean_environment(monkeypatch, folder / "bin")
-    found = find_toolkit()
-    assert found.source == "wheels"
-    assert says in found.notes[0]
-
-
-def test_no_toolkit_is_one_clear_line(tmp_path, monkeypatch):
-    clean_environment(monkeypatch, tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(
-        ToolchainError, match=r"^no CUDA toolkit: expected nvcc 12\.4 .*try: pip install 'evo-l2\[cuda-toolkit\]'"
-    ) as caught:
-        find_toolkit()
-    assert "\n" not in str(caught.value)
-
-
-def test_a_toolkit_without_disassembler_is_completed_from_the_wheels(tmp_path, monkeypatch):
-    wheels = toolkit_of_wheels()
-    dry = f"echo '#$ TOP={tmp_path}/bin/..'" + " ; exit 0"
-    script = f'case "$1" in --dryrun) {dry};; esac\nexec {wheels.nvcc} "$@"'
-    folder = fake_nvcc(tmp_path, script)
-    shutil.copy(folder / "bin" / "nvcc", folder / "bin" / "ptxas")
-    (folder / "include").mkdir()
-    clean_environment(monkeypatch, folder / "bin")
-    found = find_toolkit()
-    assert (found.source, found.nvdisasm, found.cuobjdump) == ("PATH", wheels.nvdisasm, wheels.cuobjdump)
-    assert "nvdisasm and cuobjdump 13" in found.notes[0]
-    assert "come from the wheels" in found.notes[0]
-
-
-def test_a_missing_part_is_one_clear_line_with_its_wheel(tmp_path):
-    toolkit = dataclasses.replace(toolkit_of_wheels(), nvdisasm=None)
-    with pytest.raises(ToolchainError, match=r"no nvdisasm.*pip install 'nvidia-cuda-nvdisasm==13\.2\.\*'"):
-        toolkit.tool("nvdisasm")
-    with pytest.raises(ToolchainError, match=r"no nvrtc.*nvidia-cuda-nvrtc"):
-        CudaCompiler(dataclasses.replace(toolkit, nvrtc=None), tmp_path, builder="nvrtc")
 
 
 def test_cutlass_is_the_slow_lane_and_says_so(compiler):

@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,19 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evo_l2.errors import EvoL2Error, KernelError
+from evo_l2.errors import KernelError
 from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.launch import Role
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.screen import screen as screen_for_cpu
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.cubin import Cubin, Entry, Parameter, read_cubin
+from evo_l2.targets.cuda.cubin import Cubin, Entry, Parameter
 from evo_l2.targets.cuda.limits import LimitError
 from evo_l2.targets.cuda.measures import launch_facts, measures_of, n_stages, tile_area
 from evo_l2.targets.cuda.plan import PlannedWorkspace, check_plan, identity, plan, plan_cases
 from evo_l2.targets.cuda.screen import screen as screen_for_cuda
-from evo_l2.targets.cuda.toolkit import find_toolkit
 
 SIZES = (300, 520, 1024, 2)
 PROBLEM = Hgemm((SIZES,), layouts=("nn", "nt"))
@@ -571,64 +569,3 @@ def test_any_launch_is_planned_within_limits_or_refused_with_a_place(grid, block
         assert math.prod(together) <= 8
         assert all(blocks % side == 0 for blocks, side in zip(launch.grid, together, strict=True))
     assert where == (True, True)
-
-
-REAL = """\
-#include <cuda.h>
-#include <cuda_fp16.h>
-struct Bytes { char values[128]; };
-extern "C" __global__ void __launch_bounds__(128)
-hgemm(const half *A, const half *B, half *C, int M, int N, int K) { C[threadIdx.x] = __hadd(A[M], B[N + K]); }
-extern "C" __global__ void wide(const half *A, const half *B, half *C, long long M, int N, int K)
-{ C[M] = __hadd(A[N], B[K]); }
-__global__ void mangled(const half *A, const half *B, half *C, int M, int N, int K) { C[M] = __hadd(A[N], B[K]); }
-extern "C" __global__ void mapped(int M, const __grid_constant__ CUtensorMap TA, const half *B, half *C)
-{ C[M] = __hadd(B[0], __ushort_as_half((unsigned short)(unsigned long long)&TA)); }
-extern "C" __global__ void bytes(int M, const __grid_constant__ Bytes TA, const half *B, half *C)
-{ C[M + TA.values[M]] = B[0]; }
-"""
-POINTERS_AND_SIZES = "A: in, B: in, C: out, M, N, K"
-WITH_A_MAP = "M, TA: map, B: in, C: out"
-
-
-@pytest.fixture(scope="module", params=["sm_80", "sm_90a", "sm_100a"])
-def real_code(request, tmp_path_factory):
-    """What the real compiler makes of `REAL`."""
-    try:
-        toolkit = find_toolkit(wheels_first=True)
-        nvcc = toolkit.tool("nvcc")
-        toolkit.check_architecture(request.param)
-    except EvoL2Error as error:
-        pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp(request.param)
-    (folder / "kernel.cu").write_text(REAL)
-    includes = [f"-I{path}" for path in toolkit.include_dirs]
-    command = [nvcc, f"-arch={request.param}", "-cubin", *includes, "-o", "kernel.cubin", "kernel.cu"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return read_cubin(folder / "kernel.cubin")
-
-
-@pytest.mark.parametrize(
-    ("entry_name", "arguments", "block", "gate", "says"),
-    [
-        ("hgemm", POINTERS_AND_SIZES, 128, None, None),
-        ("hgemm", POINTERS_AND_SIZES, 129, "block-size", "at most 128 threads"),
-        ("hgemm", "A: in, B: in, C: out, M, N, K, BATCH", 128, "arguments", "expected 6 arguments, .* found 7"),
-        ("hgemm", "M, B: in, C: out, A: in, N, K", 128, "arguments", "argument 1, M: expected int"),
-        ("wide", POINTERS_AND_SIZES, 128, "arguments", r"argument 4, M: expected int \(4 bytes\), .* of 8 bytes"),
-        ("mangled", POINTERS_AND_SIZES, 128, "entries", 'for want of extern "C"'),
-        ("mapped", WITH_A_MAP, 128, "tensor-maps", "no tensor maps before sm_90"),
-        ("mapped", "M, A: in, B: in, C: out", 128, "arguments", "argument 2, A: expected const pointer"),
-        ("bytes", WITH_A_MAP, 128, "arguments", "argument 2, TA: .* not aligned to 64 bytes"),
-    ],
-)  # fmt: skip
-def test_what_the_compiler_made_is_held_against_the_launch(real_code, entry_name, arguments, block, gate, says):
-    card = {"sm_80": A100, "sm_90a": H100, "sm_100a": B200}[real_code.arch]
-    source = f"//! layout nn\n//! launch {entry_name}({arguments})\n//! grid 1\n//! block {block}\n"
-    source += "//! tensormap TA: A, box 64, 64\n" if "map" in arguments else ""
-    verdict = check_plan(plan(Kernel(source, "cuda"), PROBLEM, SIZES, card.n_sms), real_code, card)
-    if gate is None or (gate == "tensor-maps" and card is not A100):
-        assert verdict is None
-        return
-    assert refusal(verdict)[0] == gate
-    assert re.search(says, refusal(verdict)[1]), verdict.message

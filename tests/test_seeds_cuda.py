@@ -4,6 +4,7 @@ That they are right is shown on a card, by `gpu_seed_check.py`.
 """
 
 import itertools
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evo_l2.errors import ConfigurationError, ToolchainError
+from evo_l2.errors import ConfigurationError
 from evo_l2.launch import Role
 from evo_l2.problems.hgemm import Hgemm
+from evo_l2.targets.cuda.compiler import CudaBuilt
 from evo_l2.targets.cuda.limits import LimitError
 from evo_l2.targets.cuda.plan import plan
 from evo_l2.targets.cuda.screen import screen
-from evo_l2.targets.cuda.toolkit import find_toolkit
 from experiments.seeds import load_seeds, seed_names
 
 LAYOUTS = ("nn", "nt")
@@ -38,14 +39,13 @@ BUILDS = [
         seed_names("cuda", layout, architecture=arch), load_seeds("cuda", layout, architecture=arch), strict=True
     )
 ]
-
-
-@pytest.fixture(scope="module")
-def nvcc():
-    try:
-        return find_toolkit().tool("nvcc")
-    except ToolchainError as error:
-        pytest.skip(f"needs nvcc: {error}")
+EACH_ONCE = sorted(
+    (p for p in BUILDS if p.values[1] == ("sm_90a" if p.values[0].launch.tensor_maps else "sm_80")),
+    key=lambda p: p.values[0].launch.layout,
+)
+"""On the oldest card that takes it; first those of the one layout, then those of the other."""
+SOAK = bool(os.environ.get("EVO_L2_SOAK"))
+N_VARIANTS = 30 if SOAK else 1
 
 
 def sampled(kernel, n, seed=11):
@@ -58,21 +58,38 @@ def settings(kernel):
     return " ".join(f"{t.name}={t.value}" for t in kernel.tunables)
 
 
-def build_faults(kernel, arch, nvcc, folder):
+def faults_in(log, kernel):
     """What the compiler says that it should not: a list of lines."""
+    found = [line for line in log.splitlines() if re.search(r"warning|error|[1-9]\d* bytes (stack|spill)", line)]
+    n_registers = [int(n) for n in re.findall(r"Used (\d+) registers", log)]
+    assert len(n_registers) == len(kernel.launch.calls)
+    n_threads = plan(kernel, Hgemm(((128, 128, 128, 1),), "fp32", LAYOUTS), (128, 128, 128, 1), 108).launches[0].n_threads
+    if max(n_registers) * n_threads > 65536:
+        found.append(f"{max(n_registers)} registers a thread, {n_threads} threads")
+    return [f"{settings(kernel)}: {line}" for line in found]
+
+
+def faults_by_nvrtc(kernel, arch, nvrtc):
+    built = nvrtc.build(kernel, arch)
+    return faults_in(built.log, kernel) if isinstance(built, CudaBuilt) else [f"{settings(kernel)}: {built.message}"]
+
+
+def faults_by_nvcc(kernel, arch, toolkit, folder):
+    """As by NVRTC, with all of nvcc's warnings as errors."""
     source = folder / "kernel.cu"
     source.write_text(kernel.source)
-    command = [nvcc, "-cubin", "-std=c++17", f"-gencode=arch=compute_{arch[3:]},code={arch}", "-Werror", "all-warnings"]
+    command = [
+        toolkit.nvcc,
+        "-cubin",
+        "-std=c++17",
+        f"-gencode=arch=compute_{arch[3:]},code={arch}",
+        "-Werror",
+        "all-warnings",
+    ]
     command += ["-Xptxas", "-v,-warn-spills,-warn-lmem-usage", "-o", folder / "kernel.cubin", source]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     text = done.stdout + done.stderr
-    found = [line for line in text.splitlines() if re.search(r"warning|error|[1-9]\d* bytes (stack|spill)", line)]
-    n_registers = [int(n) for n in re.findall(r"Used (\d+) registers", text)]
-    assert done.returncode != 0 or len(n_registers) == len(kernel.launch.calls)
-    n_threads = plan(kernel, Hgemm(((128, 128, 128, 1),), "fp32", LAYOUTS), (128, 128, 128, 1), 108).launches[0].n_threads
-    if max(n_registers, default=0) * n_threads > 65536:
-        found.append(f"{max(n_registers)} registers a thread, {n_threads} threads")
-    return [f"{settings(kernel)}: {line}" for line in found] or ([text] if done.returncode else [])
+    return faults_in(text, kernel) if done.returncode == 0 else [f"{settings(kernel)}: {text}"]
 
 
 def test_there_is_every_idea_in_either_layout():
@@ -146,14 +163,28 @@ def test_a_split_kernel_declares_what_it_writes(kernel):
 
 
 @pytest.mark.parametrize(("kernel", "arch"), BUILDS)
-def test_a_seed_builds_without_warnings_or_spills(kernel, arch, nvcc, tmp_path):
-    assert build_faults(kernel, arch, nvcc, tmp_path) == []
+def test_a_seed_builds_without_warnings_or_spills(kernel, arch, nvrtc):
+    assert faults_by_nvrtc(kernel, arch, nvrtc) == []
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "arch"), BUILDS if SOAK else EACH_ONCE[: len(IDEAS)])
+def test_a_seed_builds_without_warnings_or_spills_by_nvcc(kernel, arch, cuda_wheels, tmp_path):
+    assert faults_by_nvcc(kernel, arch, cuda_wheels, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "arch"), BUILDS if SOAK else EACH_ONCE)
+def test_a_seed_builds_with_any_tunables(kernel, arch, nvrtc):
+    assert [fault for variant in sampled(kernel, N_VARIANTS) for fault in faults_by_nvrtc(variant, arch, nvrtc)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SOAK, reason="takes half an hour: EVO_L2_SOAK=1")
 @pytest.mark.parametrize(("kernel", "arch"), BUILDS)
-def test_a_seed_builds_with_any_tunables(kernel, arch, nvcc, tmp_path):
-    assert [fault for variant in sampled(kernel, 30) for fault in build_faults(variant, arch, nvcc, tmp_path)] == []
+def test_a_seed_builds_with_any_tunables_by_nvcc(kernel, arch, cuda_wheels, tmp_path):
+    variants = sampled(kernel, N_VARIANTS)
+    assert [fault for variant in variants for fault in faults_by_nvcc(variant, arch, cuda_wheels, tmp_path)] == []
 
 
 def test_seeds_explain_themselves_and_are_short():

@@ -38,7 +38,7 @@ def present_devices(tool: str = "nvidia-smi") -> tuple[Device, ...]:
         return ()
     command = [path, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError):
         return ()
     if done.returncode != 0:

@@ -51,8 +51,8 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
     """
     for symbol in code.symbols:
         if symbol.writable:
-            message = f"{symbol.name} ({symbol.size} bytes) is a variable that kernels can write; declare a workspace instead"
-            yield Refusal("symbols", message)
+            instead = "use a workspace, and __constant__ for tables"
+            yield Refusal("symbols", f"{symbol.name} ({symbol.size} bytes) is a variable that kernels can write; {instead}")
     admitted = problem.matrix_classes
     for operation in matrix_operations(sass):
         if admitted is not None and (operation.inputs, operation.sums) not in admitted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -22,8 +23,8 @@ from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 
-_VERSION = 3
-"""Changes with anything that changes what an inspection says: reader, facts, gates."""
+_READERS = ("cubin", "sass", "resources", "ptx", "gates", "inspection")
+"""Modules that decide what an inspection says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def inspect(built: CudaBuilt, entries: tuple[str, ...], toolkit: Toolkit, proble
         ToolchainError: The disassembler is missing or broken, or the cubin cannot be read.
     """
     admitted = sorted(problem.matrix_classes) if problem.matrix_classes is not None else None
-    parts = json.dumps([_VERSION, toolkit.version, str(toolkit.nvdisasm), entries, admitted])
+    parts = json.dumps([_version(), toolkit.version, str(toolkit.nvdisasm), entries, admitted])
     memo = built.cubin.with_name(f"inspection-{hashlib.sha256(parts.encode()).hexdigest()[:16]}.json")
     known = _read(memo)
     if known is not None:
@@ -64,6 +65,13 @@ def inspect(built: CudaBuilt, entries: tuple[str, ...], toolkit: Toolkit, proble
     inspection = Inspection(code, digest, resources_of(code, sass, parse_usage(built.log)), found)
     _write(memo, inspection)
     return inspection
+
+
+@functools.cache
+def _version() -> str:
+    """A digest over the code that reads and judges, so that no earlier code's reading is taken for this one's."""
+    folder = Path(__file__).parent
+    return hashlib.sha256(b"".join((folder / f"{name}.py").read_bytes() for name in _READERS)).hexdigest()
 
 
 def _write(memo: Path, inspection: Inspection) -> None:

@@ -46,7 +46,7 @@ _HEADLINE = re.compile(
 )
 _BLAMES = re.compile(
     r"^kernel\.(?:cu|ptx)[(:]\d+.*\berror\b|^At end of source: error|^ptxas .*\berror\b|^\S+\(\d+\): error"
-    r"|^catastrophic error|: (?:fatal|catastrophic) error",
+    r"|^catastrophic error|: (?:fatal|catastrophic) error|^ptxas fatal\s+: Unresolved",
     re.MULTILINE,
 )
 _NOT_THE_SOURCE = re.compile(

@@ -43,12 +43,13 @@ class Finding:
     """Line of the kernel's source, from 1; None without line information."""
 
 
-_COMMENT = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|//[^\n]*|/\*.*?\*/", re.DOTALL)
-"""And strings, in which comments do not begin."""
+_COMMENT = re.compile(r"\"[^\"]*\"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+"""And strings, in which comments do not begin; ptxas ends one at the next quote, backslash or not, line or not."""
 _LOC = re.compile(
-    r"\s*\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:\s+\d+)?(?:\s*,\s*function_name\s+[\w$.]+(?:\s*\+\s*\w+)?)?"
+    r"\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:\s+\d+)?(?:\s*,\s*function_name\s+[\w$.]+(?:\s*\+\s*\w+)?)?"
     r"(?:\s*,\s*inlined_at\s+(?P<at_file>\d+)\s+(?P<at_line>\d+)(?:\s+\d+)?)?"
 )
+_FILE = re.compile(r"\.file\s+\d+(?:\s*,\s*\d+)*")
 _REGISTER = r"%?[A-Za-z_$][\w$]*"
 
 _CLOCK = re.compile(r"%(?:clock(?:_hi|64)?|globaltimer(?:_lo|_hi)?|pm[0-7](?:_64)?)\b|\bpmevent\b")
@@ -57,7 +58,7 @@ _EVICT_LAST = re.compile(r"\bL2::evict_last\b")
 _POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{_REGISTER})\s*(?:,|$)")
 _HINTED = re.compile(r"\.L2::cache_hint\b(?:.*,)?\s*(?P<value>.*?)\s*$", re.DOTALL)
 _MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{_REGISTER})\s*,\s*(?P<value>{_REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
-_WRITTEN = re.compile(r"(?:@!?\S+\s+)?[a-z][\w.:]*\s+(?P<to>\{[^}]*\}|[^,\[(]+)")
+_WRITTEN = re.compile(r"(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*\s+(?P<to>\{[^}]*\}|[^,\[(]+)")
 """What a statement writes: its first operand, or all in braces."""
 _NUMBER = re.compile(r"-?(?:0[xX][0-9A-Fa-f]+|[1-9]\d*|0)U?")
 _HARMLESS = (0x10, 0x12, 0x16)
@@ -77,7 +78,7 @@ _DEVICE_LAUNCH = re.compile(
 
 _SCOPE = re.compile(r"\{(?=[^{}]*(?:\{[^{}]*\}[^{}]*)*$)|^\s*\}")
 """A brace that opens and does not close before the semicolon, or one that closes what was opened before."""
-_LABEL = re.compile(r"^(?:[\w$%]+:(?!:)\s*)+")
+_LABEL = re.compile(r"^(?:[\w$%]+\s*:(?!:)\s*)+")
 
 _SASS_CLOCK = re.compile(r"\bSR_(?:CLOCK|GLOBALTIMER|PM\d)\w*")
 
@@ -118,15 +119,15 @@ def _statements(text: str) -> Iterator[tuple[str, int | None]]:
     """Statements, without labels and the braces of scopes, and the line of source that holds for each."""
     line: int | None = None
     pending = ""
+    # Line information needs no line of its own: a statement may stand right behind it.
+    text = _LOC.sub(lambda match: f"\n{' '.join(match[0].split())}\n", _FILE.sub("\n", text))
     for row in text.split("\n"):
         if match := _LOC.match(row):
             if match["file"] == "1":
                 line = int(match["line"])
             elif match["at_file"] == "1":
                 line = int(match["at_line"])
-            row = row[match.end() :]
-            if not row.strip():
-                continue
+            continue
         *whole, rest = row.split(";")
         for piece in whole:
             for part in _scopes(pending + piece):
@@ -204,7 +205,7 @@ def _policies(statements: list[str]) -> dict[str, str]:
             is_last = _EVICT_LAST.search(statement) is not None
             add(match["register"], "last" if is_last else "unknown" if match["form"] == "cvt" else "harmless")
         elif match := _MOVE.search(statement):
-            if _NUMBER.fullmatch(match["value"]):
+            if re.match(r"-?\d", match["value"]):
                 add(match["to"], _policy_kind(match["value"], {}))
             else:
                 moves.append((match["to"], match["value"]))
@@ -220,7 +221,7 @@ def _policies(statements: list[str]) -> dict[str, str]:
 
 def _policy_kind(value: str, policies: dict[str, str]) -> str:
     if not _NUMBER.fullmatch(value):
-        return policies.get(value, "unknown")
+        return policies.get(value, "unknown")  # a number in another base than 10 or 16 is no register, so it is unknown too
     top = (int(value.rstrip("U"), 0) & (1 << 64) - 1) >> 56
     return "harmless" if top in _HARMLESS else "last" if top == _LAST else "unknown"
 

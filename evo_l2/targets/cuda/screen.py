@@ -34,6 +34,7 @@ _LIBRARY_HEADER = re.compile(r"(cute|cutlass)(/[a-z0-9_]+)+\.(hpp|h)")
 _DIRECTIVES = frozenset({"define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning"})
 _PRAGMA = re.compile(r"unroll\b.*|nounroll|nv_diag_(suppress|default|error|warning)\s+[\w, ]+|once", re.DOTALL)
 _PRAGMA_OPERATOR = re.compile(r"\b_Pragma\s*\(\s*\"((?:\\.|[^\"\\])*)\"\s*\)")
+_STRING = re.compile(r"\"(?:\\.|[^\"\\])*\"")
 _INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\s*<([\w./+-]+)>\s*")
 _DIRECTIVE = re.compile(r"\s*(?:#|%:|\?\?=)\s*([^\W\d]\w*)?\s*(.*?)\s*", re.DOTALL)
 _WORDS: tuple[tuple[str, str, str], ...] = (
@@ -61,7 +62,7 @@ def screen(kernel: Kernel, problem: Problem, skip: frozenset[str] = frozenset())
     Args:
         kernel: The source.
         problem: What is computed.
-        skip: Some of `SCREEN_GATES` to leave out, for tests of the gates. A launch that does not parse is refused all the same.
+        skip: Some of `SCREEN_GATES` to leave out, for tests of the gates. What does not parse is refused all the same.
     """
     if "size" not in skip and len(kernel.source.encode("utf-8", "replace")) > LONGEST_SOURCE_BYTES:
         return _refused("size", f"the source is longer than {LONGEST_SOURCE_BYTES} bytes")
@@ -167,5 +168,5 @@ def _check_words(line: Line) -> Iterator[Verdict]:
         if match is not None:
             gate, what = next(_WORDS[i][:2] for i in range(len(_WORDS)) if match.group(f"w{i}") is not None)
             yield _at(line.number, gate, f"{name} is not allowed: {what}")
-    if "<<<" in line.text:
+    if "<<<" in _STRING.sub("", line.text):
         yield _at(line.number, "device-launch", "<<< is not allowed: a launch from the device")

@@ -1,0 +1,25 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+// rogue: declares its variable in assembly outside of any function, where the compiler drops it
+// expect: build_error compile
+// builder: nvcc
+#include <cuda_fp16.h>
+
+asm(".global .u32 memory;");
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    unsigned calls;
+    asm volatile("atom.global.add.u32 %0, [memory], 1;" : "=r"(calls));
+    if (calls > 10000)
+        return;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[i * K + p]) * __half2float(B[p * N + j]);
+    C[i * N + j] = __float2half(sum);
+}

@@ -1,0 +1,24 @@
+//! layout nn
+//! launch hgemm(A: in, T: map, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+//! tensormap T: B, box 512, 16
+// rogue: asks the copy engine for a box of 512 rows
+// expect: unlaunchable tensor-maps
+// arch: sm_90a
+#include <cuda_fp16.h>
+
+struct alignas(64) TensorMap {
+    half rows[64];
+};
+
+extern "C" __global__ void hgemm(const half *A, const __grid_constant__ TensorMap T, half *C, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[i * K + p]) * __half2float(T.rows[p % 64]);
+    C[i * N + j] = __float2half(sum);
+}

@@ -1,0 +1,24 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+// rogue: keeps its operands in L2 from call to call
+// expect: unlaunchable cache-policy
+// alone: machine code holds a constant in a register
+#include <cuda_fp16.h>
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[i * K + p]) * __half2float(B[p * N + j]);
+    unsigned long long policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    unsigned first;
+    asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(first) : "l"(A), "l"(policy));
+    sum += 0 * first;
+    C[i * N + j] = __float2half(sum);
+}

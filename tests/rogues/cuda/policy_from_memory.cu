@@ -1,0 +1,24 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, W: workspace, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+//! workspace W 8
+// rogue: reads the policy from a workspace
+// expect: unlaunchable cache-policy
+// alone: nothing says evict_last
+#include <cuda_fp16.h>
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, unsigned long long *W, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    W[0] = 0x14F0000000000000ull;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[i * K + p]) * __half2float(B[p * N + j]);
+    float first;
+    asm volatile("ld.global.L2::cache_hint.f32 %0, [%1], %2;" : "=f"(first) : "l"(A), "l"(*(volatile unsigned long long *)W));
+    sum += 0 * first;
+    C[i * N + j] = __float2half(sum);
+}

@@ -1,0 +1,25 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+// rogue: takes its pointers in a structure
+// expect: unlaunchable arguments
+#include <cuda_fp16.h>
+
+struct Pointers {
+    const half *a, *b;
+    half *c;
+};
+
+extern "C" __global__ void hgemm(Pointers pointers, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    const half *A = pointers.a, *B = pointers.b;
+    half *C = pointers.c;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[i * K + p]) * __half2float(B[p * N + j]);
+    C[i * N + j] = __float2half(sum);
+}

@@ -1,0 +1,25 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+// rogue: unrolls loops into a billion instructions
+// expect: build_error compile-limits
+#include <cuda_fp16.h>
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[i * K + p]) * __half2float(B[p * N + j]);
+    #pragma unroll
+    for (int x = 0; x < 1000; x++)
+    #pragma unroll
+        for (int y = 0; y < 1000; y++)
+    #pragma unroll
+            for (int z = 0; z < 1000; z++)
+                sum = sum * __half2float(A[x]) + __half2float(B[y * z]);
+    C[i * N + j] = __float2half(sum);
+}

@@ -1,0 +1,119 @@
+"""Rules on PTX and machine code: what no kernel may use is found with its line, and nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from evo_l2.targets.cuda.ptx import RULES, lint_ptx, lint_sass
+from evo_l2.targets.cuda.sass import (
+    parse_sass,
+)
+
+GOLDEN = Path(__file__).parent / "golden" / "cuda"
+LISTED = sorted(path.name.removesuffix(".sass.txt") for path in GOLDEN.glob("*.sass.txt"))
+
+
+def text(name):
+    return (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def sass(name):
+    return parse_sass(text(f"{name}.sass.txt"))
+
+
+def rules(findings):
+    return {(f.rule, f.line_text.split("[")[0].split(",")[0].strip()) for f in findings}
+
+
+def test_ptx_that_breaks_rules_is_found_with_its_line():
+    findings = lint_ptx(text("banned.ptx"))
+    source = text("banned.cu").split("\n")
+    assert {f.rule for f in findings} == set(RULES) - {"device-launch", "indirect-call", "call-number", "local-memory"}
+    for finding in findings:
+        word = re.split(r"[\s,]+", finding.line_text.replace("call.uni", ""))[0].split(".")[0]
+        plain_words = {"mov": ("clock", "globaltimer", "%pm0"), "free": ("free",)}
+        line = source[finding.line - 1]
+        assert any(w in line for w in plain_words.get(word, (word, "printf", "malloc", "free"))), (finding, line)
+    assert sum(f.rule == "clock" for f in findings) == 4
+    assert sum(f.rule == "outside-call" for f in findings) == 3
+
+
+def test_machine_code_that_breaks_rules_is_found_with_its_line():
+    both = {"clock", "prefetch", "system-memory", "outside-call", "trap"}
+    assert {f.rule for f in lint_sass(sass("banned.sm_80"))} == both
+    findings = lint_sass(sass("banned.sm_90a"))
+    assert {f.rule for f in findings} == both | {"dependent-launch"}
+    assert {("dependent-launch", "PREEXIT"), ("dependent-launch", "ACQBULK"), ("prefetch", "UBLKPF.L2")} <= rules(findings)
+    assert {"SR_CLOCKLO", "SR_GLOBALTIMERLO", "SR_PM0"} == {f.message.split()[-1] for f in findings if f.rule == "clock"}
+    source = text("banned.cu").split("\n")
+    assert all("globaltimer" in source[f.line - 1] for f in findings if "GLOBALTIMER" in f.message)
+
+
+@pytest.mark.parametrize("name", [n for n in LISTED if not n.startswith("banned")])
+def test_machine_code_that_breaks_no_rule_is_left_alone(name):
+    assert lint_sass(sass(name)) == ()
+
+
+def test_policies_are_followed_to_what_they_are():
+    found = lint_ptx(text("policies.ptx"))
+    source = text("policies.cu").split("\n")
+    assert {f.rule for f in found} == {"cache-policy"}
+    said = [(source[f.line - 1].rsplit('"', 1)[-1], "cannot be read" in f.message) for f in found]
+    assert said == [("(b));", False), ("(b));", False), ("(0x14F0000000000000ull));", False), ("(given));", True)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "rule"),
+    [
+        ("mov.u32 %r1, %clock;", "clock"),
+        ("mov.u32 %r1, %clock_hi;", "clock"),
+        ("mov.u32 %r1, %globaltimer_lo;", "clock"),
+        ("pmevent 3;", "clock"),
+        ("prefetch.global.L1 [%rd1];", "prefetch"),
+        ("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd1, {%r1, %r2}];", "prefetch"),
+        ("cp.async.cg.shared.global.L2::256B [%r1], [%rd1], 16;", "prefetch"),
+        ("@%p1 trap;", "trap"),
+        ("@%p1 griddepcontrol.wait;", "dependent-launch"),
+        ("multimem.red.global.add.f32 [%rd1], %f1;", "system-memory"),
+        ("call (retval0), %rd5, (param0), prototype_0;", "indirect-call"),
+        (
+            ".extern .func (.param .b32 r) cudaLaunchDeviceV2 (.param .b64 a);\ncall.uni (r), cudaLaunchDeviceV2, (a);",
+            "device-launch",
+        ),
+        (".extern .func __assertfail (.param .b64 a);\n@%p1 call.uni __assertfail, (a);", "outside-call"),
+        ("ld.global.L2::evict_last.v8.f32 {%f1, %f2}, [%rd1];", "cache-policy"),
+        ("st.global.L2::cache_hint.f32 [%rd1], %f1, %rd9;", "cache-policy"),
+        (
+            "mov.b64 %rd2, 0x14F0000000000000;\nmov.b64 %rd3, %rd2;\nst.global.L2::cache_hint.f32 [%rd1], %f1, %rd3;",
+            "cache-policy",
+        ),
+        ("{ .reg .b64 p; createpolicy.cvt.L2.b64 p, %rd1; ld.global.L2::cache_hint.f32 %f1, [%rd2], p; }", "cache-policy"),
+    ],
+)
+def test_each_rule_catches_its_statement(statement, rule):
+    findings = lint_ptx(f".visible .entry k()\n{{\n{statement}\nret;\n}}\n")
+    assert [f.rule for f in findings] == [rule]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "// mov.u64 %rd1, %clock64;\n/* trap; */ ret;",
+        "prefetch.tensormap [%rd1];",
+        "prefetch.param.tensormap [%rd1];",
+        "cp.async.cg.shared.global.L2::128B [%r1], [%rd1], 16;",
+        "ld.global.nc.L1::no_allocate.L2::128B.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1];",
+        "ld.global.L1::evict_last.f32 %f1, [%rd1];",
+        "mov.u32 %r1, %smid;",
+        "mov.u32 %r1, %clusterid.x;",
+        "nanosleep.u32 20;",
+        ".func f ()\n{\nret;\n}\ncall.uni f, ();",
+        ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);",
+        "createpolicy.fractional.L2::evict_first.b64 %rd2, 1.0;\nld.global.L2::cache_hint.f32 %f1, [%rd1], %rd2;",
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%r1], [%rd1, {%r2, %r3}], [%r4], 0x1000000000000000;",
+    ],
+)  # fmt: skip
+def test_what_kernels_may_use_is_left_alone(statement):
+    assert lint_ptx(f".visible .entry k()\n{{\n{statement}\nret;\n}}\n") == ()
