@@ -12,7 +12,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def printable(text: str) -> str:
-    """The text with every character that shows nothing of its own as an escape, such as that of ESC; line ends and tabs stay."""
+    """The text with every character that shows nothing of its own as an escape, ESC for one; line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in _KEPT or unicodedata.category(c) not in _HIDDEN else _escaped(c) for c in text)
