@@ -35,9 +35,14 @@ __all__ = [
 ]
 
 
+_RIGHT = frozenset({Status.INCONCLUSIVE.value, *(status.value for status in Status if status.is_good)})
+_FIRST = "(SELECT MIN(t.id) FROM timing_sessions t WHERE t.verdict_id = c.verdict_id AND t.log_low IS NOT NULL)"
+"""The first session of a candidate's kernel whose times can be trusted."""
+
+
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """The run's best after one candidate, from each kernel's first timing session."""
+    """The run's best after one candidate, from each kernel's first conclusive timing session."""
 
     index: int
     operator: str
@@ -60,6 +65,7 @@ class OperatorStats:
     n_candidates: int
     n_evaluated: int
     n_passed: int
+    """Timed or not."""
     n_duplicates: int
     n_without_kernel: int
     """No kernel in the reply, or edits that did not apply."""
@@ -87,7 +93,7 @@ class RunStats:
     run: RunInfo
     outcomes: Mapping[Outcome, int]
     statuses: Mapping[Status, int]
-    """Statuses of the evaluated candidates, `INCONCLUSIVE` told apart."""
+    """Statuses of the evaluated candidates; `INCONCLUSIVE` are those that passed and could not be timed, now as then."""
     operators: tuple[OperatorStats, ...]
     """In order of first use."""
     n_elites: int
@@ -164,9 +170,9 @@ def stats(store: Store, run_name: str | None = None) -> RunStats:
     """
     run = store.open_run(run_name)
     rows = store.read(
-        "SELECT c.operator, c.outcome, v.status, s.id IS NOT NULL AND s.log_low IS NULL, c.add_status, c.seconds"
+        f"SELECT c.operator, c.outcome, v.status, c.session_id IS NOT NULL AND {_FIRST} IS NULL, c.add_status, c.seconds"
         " FROM candidates c JOIN runs r ON r.id = c.run_id LEFT JOIN verdicts v ON v.id = c.verdict_id"
-        " LEFT JOIN timing_sessions s ON s.id = c.session_id WHERE r.name = ? ORDER BY c.idx",
+        " WHERE r.name = ? ORDER BY c.idx",
         (run.name,),
     )
     outcomes: Counter[Outcome] = Counter()
@@ -193,7 +199,7 @@ def stats(store: Store, run_name: str | None = None) -> RunStats:
                 operator=name,
                 n_candidates=tally["all"],
                 n_evaluated=tally[Outcome.EVALUATED.value],
-                n_passed=sum(tally[status.value] for status in Status if status.is_good),
+                n_passed=sum(n for name, n in tally.items() if name in _RIGHT),
                 n_duplicates=tally[Outcome.DUPLICATE.value],
                 n_without_kernel=tally[Outcome.NO_KERNEL.value] + tally[Outcome.EDIT_FAILED.value],
                 n_outages=tally[Outcome.GENERATOR_FAILED.value],
@@ -240,7 +246,7 @@ def curve(store: Store, run_name: str | None = None) -> tuple[CurvePoint, ...]:
     best: float | None = None
     for index, operator, log_low in store.read(
         "SELECT c.idx, c.operator, s.log_low FROM candidates c JOIN runs r ON r.id = c.run_id"
-        " LEFT JOIN timing_sessions s ON s.id = c.session_id WHERE r.name = ? ORDER BY c.idx",
+        f" LEFT JOIN timing_sessions s ON s.id = {_FIRST} WHERE r.name = ? ORDER BY c.idx",
         (name,),
     ):
         if log_low is not None and (best is None or log_low > best):
@@ -356,7 +362,7 @@ def _born(store: Store, digest: str, depth: int) -> Ancestor | None:
     rows = store.read(
         "SELECT c.id, r.name, c.idx, c.operator, s.log_ratio, s.log_low, s.log_high, s.n_blocks FROM candidates c"
         " JOIN kernels k ON k.id = c.kernel_id JOIN runs r ON r.id = c.run_id"
-        " LEFT JOIN timing_sessions s ON s.id = c.session_id WHERE k.digest = ? ORDER BY c.id LIMIT 1",
+        f" LEFT JOIN timing_sessions s ON s.id = {_FIRST} WHERE k.digest = ? ORDER BY c.id LIMIT 1",
         (digest,),
     )
     if not rows:

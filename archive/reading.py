@@ -126,19 +126,23 @@ def read_candidates(database: Database, run_id: int) -> Iterator[Candidate]:
 
 
 def read_remeasurements(database: Database, run_id: int) -> Iterator[Remeasurement]:
-    """The later measurements of a run's kernels, in the order in which they were filed."""
+    """The later measurements of a run's kernels, by the number of candidates told before them.
+
+    Among those with one number sessions come first, each kind in the order in which it was filed: a kernel has no session
+    after it was withdrawn, and kernels do not depend on each other.
+    """
     rows = database.read(
-        f"SELECT s.after, k.digest, s.created, s.id, {_VERDICT} FROM timing_sessions s"
+        f"SELECT s.after, k.digest, s.id, {_VERDICT} FROM timing_sessions s"
         " JOIN verdicts v ON v.id = s.verdict_id JOIN kernels k ON k.id = v.kernel_id"
         " WHERE s.run_id = ? AND s.candidate_index IS NULL ORDER BY s.id",
         (run_id,),
     )
     rows += database.read(
-        f"SELECT v.after, k.digest, v.created, NULL, {_VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
+        f"SELECT v.after, k.digest, NULL, {_VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
         " WHERE v.run_id = ? AND v.after IS NOT NULL ORDER BY v.id",
         (run_id,),
     )
-    for after, digest, _, key, *verdict in sorted(rows, key=lambda row: (row[0], row[2])):
+    for after, digest, key, *verdict in sorted(rows, key=lambda row: (row[0], row[2] is None)):
         session = read_sessions(database, (key,))[0] if key is not None else None
         yield Remeasurement(after, digest, Evaluation(_verdict(verdict), session))
 

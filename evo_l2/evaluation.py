@@ -121,7 +121,8 @@ class CaseTiming:
     kept: tuple[bool, ...]
     """False for a block that was dropped because the machine did not hold still."""
     bare_baseline_us: float | None = None
-    """Median time per call of the baseline without its conversions; None where there are none."""
+    """What a call of the baseline takes without its conversions, in microseconds: the median, times a share that was measured
+    apart. None where there are none."""
 
     def __post_init__(self) -> None:
         if not len(self.kernel_us) == len(self.baseline_us) == len(self.kept) or not self.kept:

@@ -9,7 +9,7 @@ measurements: it can be replayed, and it can go on after a kill under the same n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,19 +31,18 @@ from evo_l2.contracts import (
     Request,
 )
 from evo_l2.errors import DeviceError
-from evo_l2.evaluation import Evaluation, Status
+from evo_l2.evaluation import Evaluation
 from evo_l2.futures import done_future, picked_future
 from evo_l2.kernel import Kernel
-from evo_l2.past import Past, file_remeasurement
+from evo_l2.past import Past
 from evo_l2.problem import Problem
 from evo_l2.quiet import Quiet
+from evo_l2.retiming import Retiming
 from evo_l2.search import Search
 
 __all__ = ["Pipeline", "PipelineSettings", "Stop"]
 
 T = TypeVar("T")
-_MOST_SESSIONS = 3
-"""How often a kernel is timed, each time in a group of its own, until its times can be trusted."""
 _MOST_DRAWS = 16
 """How often a model-free operator may draw again when it proposes what is known already."""
 
@@ -130,6 +129,7 @@ class Pipeline:
         self._n_groups_told = 0
         self._in_flight_digests: dict[str, int] = {}
         self._build_s: dict[str, float] = {}
+        self._retiming = Retiming(search, archive, evaluator, quiet)
         self._past = Past(0)
 
     def request_stop(self) -> None:
@@ -352,39 +352,23 @@ class Pipeline:
         if candidate.kernel is not None:
             self._in_flight_digests.pop(candidate.kernel.digest, None)
         self._n_told += 1
+        self._retiming.meet(candidate)
         self._told(candidate, result, replayed)
-        done = set()
-        for past in self._past.remeasured(self._n_told):
-            file_remeasurement(self._search.archive, past.digest, past.evaluation)
-            done.add(past.digest)
+        done = {self._retiming.tell(past) for past in self._past.remeasured(self._n_told)}
         while self._n_groups_told + 1 < len(self._starts) and self._n_told >= self._starts[self._n_groups_told + 1]:
             if self._n_told >= self._past.n_candidates:
-                self._retime(done)
+                self._retiming.run(self._n_told, done, self._prepare, self._check_limits, for_seeds=self._n_groups_told == 0)
             self._search.close_group(self._n_groups_told)
             self._n_groups_told += 1
             if self._n_groups_told == 1 and not self._search.archive.elites():
-                raise _no_seed(candidate)
-
-    def _retime(self, done: Set[str]) -> None:
-        """Measures again what is right but could not be timed; a kernel that fails now is withdrawn."""
-        seeds = self._search.seed_sequence(self._n_told, 4)
-        for kernel, n_sessions in self._search.archive.untimed():
-            if n_sessions >= _MOST_SESSIONS or kernel.digest in done:
-                continue
-            self._check_limits()
-            prepared = self._prepare(kernel)
-            if prepared.verdict is None:
-                with self._quiet.silence():
-                    evaluation = self._evaluator.measure(prepared, seeds.spawn(1)[0], purpose="retime")
-                for archive in (self._archive, self._search.archive):
-                    file_remeasurement(archive, kernel.digest, evaluation)
+                raise _no_seed(candidate, is_untimed=bool(self._retiming.untimed()))
 
 
-def _no_seed(last: Candidate) -> DeviceError:
+def _no_seed(last: Candidate, *, is_untimed: bool) -> DeviceError:
     expected = "at least one kernel that is right and can be timed"
     evaluation = last.evaluation
-    if evaluation is not None and evaluation.status is Status.INCONCLUSIVE:
-        found, hint = "a machine that did not hold still", "end other work on this machine, then run again"
+    if is_untimed:
+        found, hint = "a machine that did not hold still", "end other work on this machine, then evo-l2 resume"
     else:
         verdict = evaluation.verdict if evaluation is not None else None
         found = f"{verdict.status.value} ({verdict.gate}): {verdict.message}" if verdict is not None else last.outcome.value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from archive.run import RunHandle
 from archive.store import Store
-from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome
+from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome, Remeasurement
 from evo_l2.evaluation import Estimate, Status, TimingSession
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
@@ -105,6 +105,8 @@ class Summary:
     usd: float
     n_never_run: int
     """Kernels that were built and gated, and not run."""
+    n_untimed: int
+    """Kernels of this run that passed and could not be timed, however often it was tried."""
 
 
 def ratio(above: Estimate, below: Estimate) -> Ratio:
@@ -132,13 +134,16 @@ def summarise(finished: Finished) -> Summary:
         elite = next((elite for elite in run.ranked() if _final(elite)), finished.best)
         if elite is not None and elite.estimate is None:
             elite = None
+        values = _first_values(candidates, run.remeasurements())
+        untimed = {kernel.digest for kernel, _ in run.untimed()}
     best = _row(elite, names) if elite is not None else None
     best_seed = _best_seed(seeds)
-    gains = _gains(candidates, best.digest) if best is not None else {}
+    gains = _gains(candidates, values, best.digest) if best is not None else {}
     positive = sum(gains.values())
     operators = sorted({c.operator for c in candidates}, key=lambda name: (name == "seed", name))
     calls = [call for c in candidates for call in c.calls]
     made_here = {c.kernel.digest for c in candidates if c.kernel is not None and c.outcome is Outcome.EVALUATED}
+    n_untimed = len(untimed & (made_here | {c.duplicate_of for c in candidates if c.duplicate_of is not None}))
     return Summary(
         problem=problem.title,
         seeds=seeds,
@@ -153,6 +158,7 @@ def summarise(finished: Finished) -> Summary:
         n_tokens=sum(call.reply.n_prompt_tokens + call.reply.n_reply_tokens for call in calls),
         usd=sum(call.reply.cost_usd for call in calls),
         n_never_run=sum(c.evaluation is not None and c.evaluation.status is Status.BUILT for c in candidates),
+        n_untimed=n_untimed,
     )
 
 
@@ -241,7 +247,18 @@ def _operator(name: str, candidates: Sequence[Candidate], added: Sequence[bool],
     )
 
 
-def _gains(candidates: Sequence[Candidate], digest: str | None) -> dict[str, float]:
+def _first_values(candidates: Sequence[Candidate], again: Iterable[Remeasurement]) -> dict[str, float]:
+    """Log speed-up of every kernel by its first measurement that can be trusted."""
+    values: dict[str, float] = {}
+    first = [(c.kernel.digest, c.evaluation) for c in candidates if c.kernel is not None and c.evaluation is not None]
+    for digest, evaluation in (*first, *((one.digest, one.evaluation) for one in again)):
+        value = log_ratio([evaluation.session]) if evaluation.session is not None else None
+        if value is not None:
+            values.setdefault(digest, value)
+    return values
+
+
+def _gains(candidates: Sequence[Candidate], values: Mapping[str, float], digest: str | None) -> dict[str, float]:
     """Log speed-up added by each operator on the line from the best kernel back to its seed, by first measurements.
 
     Steps down count too, so the gains add up to the whole line's.
@@ -249,15 +266,9 @@ def _gains(candidates: Sequence[Candidate], digest: str | None) -> dict[str, flo
     made = {c.kernel.digest: c for c in reversed(candidates) if c.kernel is not None and c.evaluation is not None}
     gains: dict[str, float] = {}
     while digest in made:
-        child = made.pop(digest)
+        child, above = made.pop(digest), values.get(digest)
         digest = child.parents[0] if child.parents else None
-        above, below = _value(child), _value(made.get(digest)) if digest is not None else None
+        below = values.get(digest) if digest in made else None
         if above is not None and below is not None:
             gains[child.operator] = gains.get(child.operator, 0.0) + above - below
     return gains
-
-
-def _value(candidate: Candidate | None) -> float | None:
-    if candidate is None or candidate.evaluation is None or candidate.evaluation.session is None:
-        return None
-    return log_ratio([candidate.evaluation.session])

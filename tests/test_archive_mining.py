@@ -56,7 +56,7 @@ def test_stats_count_what_was_added(store):
     assert facts.statuses == {Status.PASSED: 4, Status.INCORRECT: 1, Status.INCONCLUSIVE: 1}
     assert [line.operator for line in facts.operators] == ["seed", "edit", "crossover", "parametric", "rewrite"]
     edit = facts.operators[1]
-    assert (edit.n_candidates, edit.n_evaluated, edit.n_passed, edit.validity) == (3, 3, 1, 1 / 3)
+    assert (edit.n_candidates, edit.n_evaluated, edit.n_passed, edit.validity) == (3, 3, 2, 2 / 3)
     assert (edit.n_new_cells, edit.n_improved_cells, edit.n_records) == (0, 1, 1)
     assert edit.seconds == pytest.approx(2.7)
     rewrite = facts.operators[4]

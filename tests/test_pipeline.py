@@ -327,3 +327,53 @@ def test_an_operator_is_given_parents_that_it_takes_while_there_are_any(instant)
         assert {request.parents[0].kernel.digest for request in search.ask_group(2, 40)} == {wanted}
     wanted = "none"
     assert len(search.ask_group(2, 5)) == 5
+
+
+class Late(Restless):
+    """Nothing can be timed before so many tries of a kernel."""
+
+    def __init__(self, instant, n_bad):
+        super().__init__(instant, n_bad)
+        self.prepare = lambda kernel: dataclasses.replace(self.inner.prepare(kernel), identity=f"{0:064x}"[:-1] + "3")
+
+
+def test_a_single_seed_is_tried_until_it_is_timed_and_the_next_start_tries_on(instant, tmp_path):
+    def start(store, evaluator):
+        handle = store.start_run("run", PROBLEM, evaluator.environment, "cpu", {}, 1)
+        return handle, lambda: go_on(store, evaluator)
+
+    def go_on(store, evaluator):
+        handle = store.open_run()
+        pipeline = Pipeline(
+            problem=PROBLEM, seeds=[Kernel(instant.kernel_source(), "cpu")],
+            search=Search(handle.rewind(), {"parametric": (Parametric(), 1.0)}, 1, SearchSettings()), archive=handle,
+            evaluator=evaluator, quiet=Quiet(), budget=Budget(Limits(evaluations=1)), settings=PipelineSettings(8),
+            told=lambda candidate, result, replayed: None,
+        )  # fmt: skip
+        pipeline.run(handle.history(), handle.remeasurements())
+        return handle
+
+    with Store.open(tmp_path / "a.db") as store:
+        evaluator = Late(instant, 7)
+        _, run_on = start(store, evaluator)
+        with pytest.raises(DeviceError, match="did not hold still"):
+            run_on()
+        n_first = sum(evaluator.times.values())
+        assert n_first == 1 + 1 + 3
+        handle = run_on()
+        assert sum(evaluator.times.values()) == 8
+        assert len(handle.elites()) == 1
+        other = Late(instant, 0)
+        store.start_run("run", PROBLEM, other.environment, "cpu", {}, 1)
+        go_on(store, other)
+        assert other.times == {}
+    with Store.open(tmp_path / "b.db") as store:
+        evaluator = Late(instant, 6)
+        _, run_on = start(store, evaluator)
+        with pytest.raises(DeviceError, match="did not hold still"):
+            run_on()
+        _, run_on = start(store, evaluator)
+        handle = run_on()
+        assert handle.name != "run"
+        assert next(iter(handle.history())).outcome is Outcome.DUPLICATE
+        assert len(handle.elites()) == 1

@@ -20,6 +20,7 @@ __all__ = ["Baseline", "BaselineSide"]
 
 _CALL_S = 120.0
 _BARE_ENTRY = "evo_entry_bare"
+_N_ROUNDS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class BaselineSide:
     stage: CpuStage
     n_calls: int
     """Calls in one sample."""
-    bare_us: float | None
-    """Median time per call without conversions."""
+    bare_share: float
+    """Time without its conversions over time with them, measured in turns."""
 
 
 class Baseline:
@@ -76,11 +77,14 @@ class Baseline:
             found = f"{failure.gate}: {failure.message}"
             raise DeviceError("the baseline is wrong", expected="a library that passes every gate", found=found)
         plan = plan_pairs(judge.fastest_call_us(0), set_bytes(instance), self._timing)
-        return BaselineSide(
-            self._stage(library, source, instance, plan.n_calls),
-            plan.n_calls,
-            self._bare_us(library, source, instance, plan.n_calls),
-        )
+        whole = self._stage(library, source, instance, plan.n_calls)
+        try:
+            with self._stage(library, source, instance, plan.n_calls, _BARE_ENTRY) as bare:
+                share = _bare_share(whole, bare, plan.n_calls)
+        except BaseException:
+            whole.close()
+            raise
+        return BaselineSide(whole, plan.n_calls, share)
 
     def _stage(self, library: Path, source: str, instance: Instance, n_sets: int, entry: str = "evo_entry") -> CpuStage:
         kernel = Kernel(source, "cpu")
@@ -90,16 +94,20 @@ class Baseline:
             entry=entry,
         )  # fmt: skip
 
-    def _bare_us(self, library: Path, source: str, instance: Instance, n_calls: int) -> float:
-        times = []
-        with self._stage(library, source, instance, n_calls, _BARE_ENTRY) as stage:
-            Judge().prepare_timed(stage, n_calls, np.random.default_rng(0))
-            for space in stage.workspaces().values():
-                values = space[: space.size // 4 * 4].view(np.float32)
-                values[:] = np.random.default_rng(1).standard_normal(values.size, dtype=np.float32)
-            for _ in range(7):
-                result = stage.run(0, n_calls)
-                if isinstance(result, Fault):
-                    raise DeviceError("the baseline fails", found=result.detail, hint="evo-l2 doctor")
-                times.append(result / 1000 / n_calls)
-        return median(times)
+
+def _bare_share(whole: CpuStage, bare: CpuStage, n_calls: int) -> float:
+    """Median over rounds of the two calls' ratio; what slows both down does not change it."""
+    rng = np.random.default_rng(0)
+    for stage in (whole, bare):
+        Judge().prepare_timed(stage, n_calls, rng)
+    for space in bare.workspaces().values():
+        values = space[: space.size // 4 * 4].view(np.float32)
+        values[:] = rng.standard_normal(values.size, dtype=np.float32)
+    return median(_us(bare, n_calls) / _us(whole, n_calls) for _ in range(_N_ROUNDS))
+
+
+def _us(stage: CpuStage, n_calls: int) -> float:
+    result = stage.run(0, n_calls)
+    if isinstance(result, Fault):
+        raise DeviceError("the baseline fails", found=result.detail, hint="evo-l2 doctor")
+    return max(result, 1) / 1000 / n_calls

@@ -153,7 +153,9 @@ class CpuEvaluator:
         baseline = self._baseline.at(instance)
         with self._stage(prepared, sizes, plan.n_calls) as stage:
             timing = time_pairs(stage, plan.n_calls, baseline.stage, baseline.n_calls, plan.n_blocks, judge, seed)
-        return timing if isinstance(timing, Failure) else replace(timing, bare_baseline_us=baseline.bare_us)
+        if isinstance(timing, Failure):
+            return timing
+        return replace(timing, bare_baseline_us=baseline.bare_share * float(np.median(timing.baseline_us)))
 
     def _instance(self, prepared: Prepared, sizes: tuple[int, ...]) -> Instance:
         return Instance(self._problem, sizes, prepared.kernel.launch.layout)
