@@ -98,9 +98,9 @@ def test_a_finalist_that_fails_is_withdrawn_and_said(run_with):
         return Evaluation(Verdict(Status.INCORRECT, "determinism", "two runs differ", prepared.build, prepared.measures))
 
     done, notes, again, best, ranked = run_with(change)
-    assert again[0].evaluation.session is None
-    assert again[0].digest not in {elite.kernel.digest for elite in ranked}
-    assert best.kernel.digest == done.best.kernel.digest != again[0].digest
+    (withdrawn,) = [one.digest for one in again if one.evaluation.session is None]
+    assert withdrawn not in {elite.kernel.digest for elite in ranked}
+    assert best.kernel.digest == done.best.kernel.digest != withdrawn
     assert is_final(best)
     assert any("withdrawn: two runs differ" in line for line in notes)
 
