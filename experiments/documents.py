@@ -165,7 +165,7 @@ def validate(model: type[Model], data: Mapping[str, object]) -> Model:
     """The model made of plain data; nothing is converted but lists to tuples.
 
     Raises:
-        ConfigurationError: The first mistake, unknown keys before all others.
+        ConfigurationError: The mistakes, unknown keys before all others; after the third only their number.
     """
     try:
         text = json.dumps(data)
@@ -175,7 +175,7 @@ def validate(model: type[Model], data: Mapping[str, object]) -> Model:
         return model.model_validate_json(text)
     except ValidationError as error:
         mistakes = sorted(error.errors(), key=lambda mistake: mistake["type"] != "extra_forbidden")
-        raise _mistake(model, mistakes[0], len(mistakes) - 1) from error
+        raise _together([_mistake(model, mistake) for mistake in mistakes]) from error
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
@@ -185,7 +185,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from keys(info.annotation, f"{path}.")
         else:
-            yield Key(path, None if info.is_required() else info.default, info.description or "")
+            yield Key(path, None if info.is_required() else info.default, " ".join((info.description or "").split()))
 
 
 _EXPECTED = {
@@ -207,15 +207,28 @@ _COMPARISONS = {
 }
 
 
-def _mistake(model: type[BaseModel], mistake: ErrorDetails, n_more: int) -> ConfigurationError:
+_MOST_NAMED = 3
+"""Mistakes named in one line; more are counted."""
+
+
+def _together(mistakes: list[ConfigurationError]) -> ConfigurationError:
+    """One error for all, with the hint of the first."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    named = [str(ConfigurationError(m.what, expected=m.expected, found=m.found)) for m in mistakes[:_MOST_NAMED]]
+    n_more = len(mistakes) - len(named)
+    more = f"; and {n_more} more" if n_more else ""
+    return ConfigurationError(f"{len(mistakes)} mistakes: {'; '.join(named)}{more}", hint=mistakes[0].hint)
+
+
+def _mistake(model: type[BaseModel], mistake: ErrorDetails) -> ConfigurationError:
     path = ".".join(str(word) for word in mistake["loc"]) or "the configuration"
-    more = f" (and {n_more} more mistake{'s' if n_more > 1 else ''})" if n_more else ""
     context = mistake.get("ctx", {})
     if mistake["type"] == "extra_forbidden":
         near = _nearest(path, [key.path for key in keys(model)])
         expected = f"a key of the configuration, perhaps {near}" if near else "a key of the configuration"
         hint = "evo-l2 presets --keys"
-        return ConfigurationError("unknown key", expected=expected, found=f"{path}{more}", hint=hint)
+        return ConfigurationError("unknown key", expected=expected, found=path, hint=hint)
     if mistake["type"] in _COMPARISONS:
         name, word = _COMPARISONS[mistake["type"]]
         expected = f"{word} {context[name]}"
@@ -226,7 +239,7 @@ def _mistake(model: type[BaseModel], mistake: ErrorDetails, n_more: int) -> Conf
     else:
         expected = _EXPECTED.get(mistake["type"], mistake["msg"])
     found = "nothing" if mistake["type"] == "missing" else _kind(mistake["input"])
-    return ConfigurationError(f"{path} cannot be used", expected=expected, found=f"{found}{more}")
+    return ConfigurationError(f"{path} cannot be used", expected=expected, found=found)
 
 
 def _nearest(path: str, known: list[str]) -> str | None:
