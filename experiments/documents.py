@@ -23,12 +23,19 @@ _LONGEST_DOCUMENT_BYTES = 2**20
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only; refuses a key that stands twice, keeps dates as text, and reads 1e-3 as a number."""
+    """Plain data only; refuses aliases and a key that stands twice, keeps dates as text, and reads 1e-3 as a number."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # A few lines of aliases can stand for more data than memory holds.
+        if self.check_event(yaml.AliasEvent):
+            line = self.peek_event().start_mark.line + 1
+            raise ConfigurationError(f"line {line}: aliases are not taken", expected="the value itself", found="an alias")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[str, int] = {}
@@ -105,10 +112,12 @@ def read_document(preset_or_file: str) -> dict[str, Any]:
 
 def _file_text(path: Path) -> str:
     try:
-        if path.stat().st_size > _LONGEST_DOCUMENT_BYTES:
+        with path.open("rb") as file:
+            data = file.read(_LONGEST_DOCUMENT_BYTES + 1)
+        if len(data) > _LONGEST_DOCUMENT_BYTES:
             expected = f"at most {_LONGEST_DOCUMENT_BYTES} bytes"
-            raise ConfigurationError(f"{path} is no configuration", expected=expected, found=f"{path.stat().st_size} bytes")
-        return path.read_text(encoding="utf-8")
+            raise ConfigurationError(f"{path} is no configuration", expected=expected, found="more")
+        return data.decode("utf-8")
     except FileNotFoundError as error:
         hint = "evo-l2 presets"
         raise ConfigurationError(f"{path} cannot be read", expected="a YAML file", found="no file", hint=hint) from error

@@ -17,6 +17,7 @@ from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
+from experiments.printable import printable
 from experiments.report import counted, indented
 from experiments.verifying import built_in_words
 
@@ -194,7 +195,12 @@ def print_kernel(db: Path, digest: str, *, as_json: bool) -> None:
         if found.estimate is not None:
             console.print(Text(f"  {_words(found.estimate)}, {counted(found.n_sessions, 'session')}"))
         else:
-            console.print(Text(f"  {found.status.value}" + (f" at gate {found.gate}: {found.message}" if found.gate else "")))
+            console.print(
+                Text(
+                    f"  {found.status.value}"
+                    + (f" at gate {found.gate}: {printable(found.message or '')}" if found.gate else "")
+                )
+            )
         if found.cell is not None:
             console.print(Text(f"  cell: {found.cell}"))
         if found.resources:
@@ -202,13 +208,13 @@ def print_kernel(db: Path, digest: str, *, as_json: bool) -> None:
             console.print(Text(indented(built_in_words(found.resources), console.width, 4)), soft_wrap=True)
     console.print(Text("descent", style="bold"))
     for ancestor in facts.lineage:
-        speed = f"{ancestor.estimate.speedup:.3f}x at first" if ancestor.estimate is not None else "did not pass"
+        speed = f"{ancestor.estimate.speedup:.3f}x at first" if ancestor.estimate is not None else "no time of its own"
         indent = "  " * min(ancestor.depth + 1, 12)
         console.print(Text(f"{indent}{ancestor.digest[:12]} {ancestor.operator}, {ancestor.run} #{ancestor.index}, {speed}"))
     if console.is_terminal:
-        console.print(Syntax(facts.kernel.source, "c", background_color="default"))
+        console.print(Syntax(printable(facts.kernel.source), "c", background_color="default"))
     else:
-        print(f"\n{facts.kernel.source}")
+        print(f"\n{printable(facts.kernel.source)}")
 
 
 def _kernel(facts: KernelFacts) -> dict[str, object]:

@@ -20,6 +20,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
 from experiments.parts import cache_dir
+from experiments.printable import printable
 from experiments.report import bare_in_words, counted, indented
 
 __all__ = ["built_in_words", "parse_shape", "verify_file"]
@@ -44,7 +45,7 @@ def parse_shape(text: str) -> tuple[int, int, int, int]:
         ConfigurationError: It is neither.
     """
     parts = text.split(",")
-    if len(parts) not in (3, 4) or not all(part.strip().isdigit() for part in parts):
+    if len(parts) not in (3, 4) or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
         raise ConfigurationError("the shape cannot be used", expected="M,N,K or M,N,K,BATCH", found=repr(text))
     m, n, k, *batch = (int(part) for part in parts)
     return m, n, k, batch[0] if batch else 1
@@ -117,7 +118,8 @@ def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) ->
         console.print(Text(f"  {counted(len(stages) - len(reached), 'later stage')} not reached", style="dim"))
     if verdict.status is not Status.PASSED:
         console.print(
-            Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {verdict.message}"), soft_wrap=True
+            Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {printable(verdict.message or '')}"),
+            soft_wrap=True,
         )
         whys = {gate.name: gate.why for gate in problem.gates}
         if verdict.gate in whys:

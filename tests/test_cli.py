@@ -364,3 +364,11 @@ def test_one_signal_ends_a_run_with_its_summary_and_the_command_to_go_on(number,
         rf"^  (evo-l2|{re.escape(sys.executable)} -m experiments) resume {re.escape(str(path))} smoke$", out, re.M
     )
     assert n_candidates(path) >= 5
+
+
+@pytest.mark.parametrize("shape", ["²,1,1", "٣,٣,٣", "1,1", "a,b,c"])
+def test_a_shape_is_of_plain_digits(shape):
+    from experiments.verifying import parse_shape
+
+    with pytest.raises(ConfigurationError, match="the shape cannot be used"):
+        parse_shape(shape)

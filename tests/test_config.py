@@ -406,3 +406,16 @@ def test_every_key_says_what_it_means() -> None:
     listed = list(keys(RunConfig))
     assert {"search.operators.edit", "budget.wall_s", "generator.api_key_env"} <= {key.path for key in listed}
     assert [key.path for key in listed if not key.what.endswith(".")] == []
+
+
+def test_aliases_are_refused_before_they_grow(tmp_path):
+    path = tmp_path / "bomb.yaml"
+    levels = "\n".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]" for i in range(9))
+    path.write_text(f"name: x\na: &a [1, 2]\n{levels}\n")
+    with pytest.raises(ConfigurationError, match="line 3: aliases are not taken"):
+        load_config(str(path))
+
+
+def test_a_file_without_end_is_no_configuration():
+    with pytest.raises(ConfigurationError, match="is no configuration"):
+        load_config("/dev/zero")
