@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import Estimate
 from experiments.cli import main
 from experiments.summary import ratio
