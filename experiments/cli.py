@@ -20,6 +20,7 @@ import click
 from evo_l2 import __version__
 from evo_l2.errors import ConfigurationError, EvoL2Error
 from experiments.origins import foreign_packages
+from experiments.printable import printable
 
 if TYPE_CHECKING:
     from experiments.run import Finished
@@ -65,9 +66,9 @@ def _guarded(body: F) -> F:
 def _line(error: EvoL2Error | OSError) -> str:
     """The error in one line; the operating system's own words for what it refuses."""
     if isinstance(error, EvoL2Error):
-        return str(error)
+        return printable(str(error))
     where = f"{error.filename}: " if error.filename is not None else ""
-    return f"{where}{(error.strerror or str(error)).lower()}"
+    return printable(f"{where}{(error.strerror or str(error)).lower()}")
 
 
 @contextmanager

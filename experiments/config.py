@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -59,7 +60,8 @@ class ProblemConfig(_Section):
     name: Literal["hgemm"] = "hgemm"
     """The problem; `hgemm` is half-precision matrix multiplication."""
     shapes: str | tuple[tuple[int, ...], ...] = ((512, 512, 512),)
-    """A list of [M, N, K] or [M, N, K, BATCH], or the name of a set; the objective is the geometric mean over them."""
+    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu); the objective is the geometric
+    mean over them."""
     accumulate: Literal["fp32", "fp16"] = "fp32"
     """Precision of the sums that a kernel has to keep."""
     layouts: tuple[Literal["nn", "nt"], ...] = ("nn",)
@@ -284,7 +286,8 @@ class RunConfig(_Section):
     problem: ProblemConfig = ProblemConfig()
     """What is computed."""
     seeds: Literal["builtin"] | tuple[str, ...] = "builtin"
-    """`builtin`, or a list of kernel files and folders of them, that open the run."""
+    """`builtin`, or a list of kernel files, folders of them and `builtin`, that open the run. A path in a YAML file is seen
+    from that file's folder, one of --set from the working directory."""
     search: SearchConfig = SearchConfig()
     """How the search goes on."""
     generator: GeneratorConfig = GeneratorConfig()
@@ -308,7 +311,7 @@ class RunConfig(_Section):
         if value == "builtin":
             return "builtin"
         if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) for item in value):
-            expected = "builtin, or a list of files and folders"
+            expected = "builtin, or a list of files and folders (and builtin)"
             raise ConfigurationError("seeds cannot be used", expected=expected, found=_shown(value))
         return tuple(value)
 
@@ -357,7 +360,8 @@ def load_config(preset_or_file: str, overrides: Sequence[str] = ()) -> RunConfig
     """The configuration of a preset or YAML file, with `key=value` overrides on top.
 
     Args:
-        preset_or_file: Name of a preset, or path of a YAML file (it has a slash, or ends in .yaml or .yml).
+        preset_or_file: Name of a preset, or path of a YAML file (it has a slash, or ends in .yaml or .yml); relative paths
+            under `seeds` are seen from its folder.
         overrides: For instance `search.batch=8`; the value is read as YAML and replaces what stood there.
 
     Raises:
@@ -366,9 +370,17 @@ def load_config(preset_or_file: str, overrides: Sequence[str] = ()) -> RunConfig
     from experiments.documents import apply_override, read_document, validate
 
     document = read_document(preset_or_file)
+    _resolve_seeds(document, Path(preset_or_file).parent)
     for override in overrides:
         apply_override(document, override)
     return validate(RunConfig, document)
+
+
+def _resolve_seeds(document: dict[str, object], folder: Path) -> None:
+    """Takes the relative paths under `seeds` from the folder; a preset has none."""
+    seeds = document.get("seeds")
+    if isinstance(seeds, list):
+        document["seeds"] = [str(folder / item) if isinstance(item, str) and item != "builtin" else item for item in seeds]
 
 
 def restore_config(data: Mapping[str, object]) -> RunConfig:

@@ -23,12 +23,19 @@ _LONGEST_DOCUMENT_BYTES = 2**20
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only; refuses a key that stands twice, keeps dates as text, and reads 1e-3 as a number."""
+    """Plain data only; refuses aliases and a key that stands twice, keeps dates as text, and reads 1e-3 as a number."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # A few lines of aliases can stand for more data than memory holds.
+        if self.check_event(yaml.AliasEvent):
+            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
+            raise ConfigurationError(f"line {line}: aliases are not taken", expected="the value itself", found="an alias")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[str, int] = {}
@@ -105,10 +112,12 @@ def read_document(preset_or_file: str) -> dict[str, Any]:
 
 def _file_text(path: Path) -> str:
     try:
-        if path.stat().st_size > _LONGEST_DOCUMENT_BYTES:
+        with path.open("rb") as file:
+            data = file.read(_LONGEST_DOCUMENT_BYTES + 1)
+        if len(data) > _LONGEST_DOCUMENT_BYTES:
             expected = f"at most {_LONGEST_DOCUMENT_BYTES} bytes"
-            raise ConfigurationError(f"{path} is no configuration", expected=expected, found=f"{path.stat().st_size} bytes")
-        return path.read_text(encoding="utf-8")
+            raise ConfigurationError(f"{path} is no configuration", expected=expected, found="more")
+        return data.decode("utf-8")
     except FileNotFoundError as error:
         hint = "evo-l2 presets"
         raise ConfigurationError(f"{path} cannot be read", expected="a YAML file", found="no file", hint=hint) from error
@@ -165,7 +174,7 @@ def validate(model: type[Model], data: Mapping[str, object]) -> Model:
     """The model made of plain data; nothing is converted but lists to tuples.
 
     Raises:
-        ConfigurationError: The first mistake, unknown keys before all others.
+        ConfigurationError: The mistakes, unknown keys before all others; after the third only their number.
     """
     try:
         text = json.dumps(data)
@@ -175,7 +184,7 @@ def validate(model: type[Model], data: Mapping[str, object]) -> Model:
         return model.model_validate_json(text)
     except ValidationError as error:
         mistakes = sorted(error.errors(), key=lambda mistake: mistake["type"] != "extra_forbidden")
-        raise _mistake(model, mistakes[0], len(mistakes) - 1) from error
+        raise _together([_mistake(model, mistake) for mistake in mistakes]) from error
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
@@ -185,7 +194,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from keys(info.annotation, f"{path}.")
         else:
-            yield Key(path, None if info.is_required() else info.default, info.description or "")
+            yield Key(path, None if info.is_required() else info.default, " ".join((info.description or "").split()))
 
 
 _EXPECTED = {
@@ -207,15 +216,28 @@ _COMPARISONS = {
 }
 
 
-def _mistake(model: type[BaseModel], mistake: ErrorDetails, n_more: int) -> ConfigurationError:
+_MOST_NAMED = 3
+"""Mistakes named in one line; more are counted."""
+
+
+def _together(mistakes: list[ConfigurationError]) -> ConfigurationError:
+    """One error for all, with the hint of the first."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    named = [str(ConfigurationError(m.what, expected=m.expected, found=m.found)) for m in mistakes[:_MOST_NAMED]]
+    n_more = len(mistakes) - len(named)
+    more = f"; and {n_more} more" if n_more else ""
+    return ConfigurationError(f"{len(mistakes)} mistakes: {'; '.join(named)}{more}", hint=mistakes[0].hint)
+
+
+def _mistake(model: type[BaseModel], mistake: ErrorDetails) -> ConfigurationError:
     path = ".".join(str(word) for word in mistake["loc"]) or "the configuration"
-    more = f" (and {n_more} more mistake{'s' if n_more > 1 else ''})" if n_more else ""
     context = mistake.get("ctx", {})
     if mistake["type"] == "extra_forbidden":
         near = _nearest(path, [key.path for key in keys(model)])
         expected = f"a key of the configuration, perhaps {near}" if near else "a key of the configuration"
         hint = "evo-l2 presets --keys"
-        return ConfigurationError("unknown key", expected=expected, found=f"{path}{more}", hint=hint)
+        return ConfigurationError("unknown key", expected=expected, found=path, hint=hint)
     if mistake["type"] in _COMPARISONS:
         name, word = _COMPARISONS[mistake["type"]]
         expected = f"{word} {context[name]}"
@@ -226,7 +248,7 @@ def _mistake(model: type[BaseModel], mistake: ErrorDetails, n_more: int) -> Conf
     else:
         expected = _EXPECTED.get(mistake["type"], mistake["msg"])
     found = "nothing" if mistake["type"] == "missing" else _kind(mistake["input"])
-    return ConfigurationError(f"{path} cannot be used", expected=expected, found=f"{found}{more}")
+    return ConfigurationError(f"{path} cannot be used", expected=expected, found=found)
 
 
 def _nearest(path: str, known: list[str]) -> str | None:

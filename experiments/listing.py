@@ -17,6 +17,9 @@ from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
+from experiments.printable import printable
+from experiments.report import counted, indented
+from experiments.verifying import built_in_words
 
 __all__ = ["export_kernels", "print_kernel", "print_keys", "print_presets", "print_stats", "print_top"]
 
@@ -94,7 +97,7 @@ def _print_run(console: Console, run: dict[str, object]) -> None:
         "best": run["best_in_words"],
         "outcomes": _counts(run["outcomes"]),
         "verdicts": _counts(run["statuses"]),
-        "model": f"{run['calls']} calls, {run['tokens']:,} tokens, ${run['usd']:.4f}",
+        "model": f"{counted(_whole(run['calls']), 'call')}, {counted(_whole(run['tokens']), 'token')}, ${run['usd']:.4f}",
     }
     for name, value in rows.items():
         console.print(Text(f"  {name:12} {value}"))
@@ -106,7 +109,16 @@ def _print_run(console: Console, run: dict[str, object]) -> None:
         shown = {**row, "seconds": f"{row['seconds']:.1f}"}
         table.add_row(*(str(shown[name]) for name in names))
     console.print(table)
+    console.print(
+        Text("records: offspring that raised the run's best; QD score: sum of the cells' best speed-ups", style="dim"),
+        soft_wrap=True,
+    )
     console.print()
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value
 
 
 def _moment(text: object) -> str:
@@ -188,22 +200,28 @@ def print_kernel(db: Path, digest: str, *, as_json: bool) -> None:
     for found in facts.judgements:
         console.print(Text(f"{found.problem_title}, environment {found.environment_key}", style="bold"))
         if found.estimate is not None:
-            console.print(Text(f"  {_words(found.estimate)}, {found.n_sessions} sessions"))
+            console.print(Text(f"  {_words(found.estimate)}, {counted(found.n_sessions, 'session')}"))
         else:
-            console.print(Text(f"  {found.status.value}" + (f" at gate {found.gate}: {found.message}" if found.gate else "")))
+            console.print(
+                Text(
+                    f"  {found.status.value}"
+                    + (f" at gate {found.gate}: {printable(found.message or '')}" if found.gate else "")
+                )
+            )
         if found.cell is not None:
             console.print(Text(f"  cell: {found.cell}"))
         if found.resources:
-            console.print(Text("  built: " + ", ".join(f"{name} {value}" for name, value in found.resources.items())))
+            console.print(Text("  built:"))
+            console.print(Text(indented(built_in_words(found.resources), console.width, 4)), soft_wrap=True)
     console.print(Text("descent", style="bold"))
     for ancestor in facts.lineage:
-        speed = f"{ancestor.estimate.speedup:.3f}x at first" if ancestor.estimate is not None else "did not pass"
+        speed = f"{ancestor.estimate.speedup:.3f}x at first" if ancestor.estimate is not None else "no time of its own"
         indent = "  " * min(ancestor.depth + 1, 12)
         console.print(Text(f"{indent}{ancestor.digest[:12]} {ancestor.operator}, {ancestor.run} #{ancestor.index}, {speed}"))
     if console.is_terminal:
-        console.print(Syntax(facts.kernel.source, "c", background_color="default"))
+        console.print(Syntax(printable(facts.kernel.source), "c", background_color="default"))
     else:
-        print(f"\n{facts.kernel.source}")
+        print(f"\n{printable(facts.kernel.source)}")
 
 
 def _kernel(facts: KernelFacts) -> dict[str, object]:
@@ -251,7 +269,8 @@ def export_kernels(db: Path, folder: Path, run_name: str | None, count: int | No
     if as_json:
         print(json.dumps({"folder": str(done.directory), "kernels": done.n_kernels, "table": str(done.table)}, indent=2))
     else:
-        print(f"{done.n_kernels} kernels in {done.directory}, listed in {done.table.name}")
+        print(f"{counted(done.n_kernels, 'kernel')} in {done.directory}, listed in {done.table.name}")
+        print("files: RANK-CELL-DIGEST, the cell as one index for each measure")
 
 
 def print_presets(name: str | None, *, as_json: bool) -> None:
@@ -281,9 +300,8 @@ def print_keys(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps([{"key": key.path, "default": key.default, "what": key.what} for key in known], indent=2))
         return
-    table = Table(box=None, header_style="bold", padding=(0, 2))
-    for name in ("key", "default", "meaning"):
-        table.add_column(name, no_wrap=name == "key")
+    console = Console(highlight=False)
     for key in known:
-        table.add_row(key.path, Text(json.dumps(key.default) if key.default is not None else ""), Text(key.what))
-    Console(highlight=False).print(table)
+        default = f"  (default {json.dumps(key.default)})" if key.default is not None else ""
+        console.print(Text.assemble((key.path, "bold"), default), soft_wrap=True)
+        console.print(Text(indented(key.what, console.width, 4)), soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,29 +177,35 @@ def load_seed_kernels(config: RunConfig, problem: Problem) -> tuple[Kernel, ...]
     Raises:
         ConfigurationError: A file cannot be read or is no kernel, or there is none.
     """
-    if config.seeds == "builtin":
-        from experiments.seeds import load_seeds
-
-        fit: dict[str, str] = {}
-        if config.target == "cuda":
-            fit = {"architecture": cuda_card(config).arch, "accumulate": config.problem.accumulate}
-        kernels = [kernel for layout in problem.layouts for kernel in load_seeds(config.target, layout, **fit)]
-    else:
-        kernels = [_read_kernel(path, config.target) for path in _seed_files(config.seeds, config.target)]
-    unique = tuple({kernel.digest: kernel for kernel in kernels}.values())
+    names = ("builtin",) if config.seeds == "builtin" else config.seeds
+    fit: dict[str, str] = {}
+    if config.target == "cuda":
+        fit = {"architecture": cuda_card(config).arch, "accumulate": config.problem.accumulate}
+    unique = tuple({kernel.digest: kernel for kernel in _seed_kernels(names, config.target, problem.layouts, fit)}.values())
     if not unique:
-        raise ConfigurationError("the run has no seeds", expected="at least one kernel file", found="none")
+        expected = f"at least one kernel file of layout {' or '.join(problem.layouts)}"
+        raise ConfigurationError("the run has no seeds", expected=expected, found=f"none in {', '.join(names)}")
     return unique
 
 
-def _seed_files(names: Sequence[str], target: str) -> Iterator[Path]:
+def _seed_kernels(names: Sequence[str], target: str, layouts: Sequence[str], fit: Mapping[str, str]) -> Iterator[Kernel]:
+    """The kernels of every file, folder, or `builtin`; those of a folder whose layout is not asked for are passed over.
+
+    `fit` says what the built-in ones have to fit; see `experiments.seeds.seed_names`.
+    """
+    from experiments.seeds import load_seeds
+
     suffix = {"cpu": ".c", "cuda": ".cu"}[target]
     for name in names:
         path = Path(name)
-        if path.is_dir():
-            yield from sorted(path.glob(f"*{suffix}"))
+        if name == "builtin":
+            for layout in layouts:
+                yield from load_seeds(target, layout, **fit)
+        elif path.is_dir():
+            kernels = (_read_kernel(file, target) for file in sorted(path.glob(f"*{suffix}")))
+            yield from (kernel for kernel in kernels if kernel.launch.layout in layouts)
         else:
-            yield path
+            yield _read_kernel(path, target)
 
 
 def _read_kernel(path: Path, target: str) -> Kernel:
@@ -207,8 +213,8 @@ def _read_kernel(path: Path, target: str) -> Kernel:
         kernel = Kernel.from_file(path, target)
         _ = kernel.launch, kernel.tunables
     except OSError as error:
-        found = error.strerror or str(error)
-        raise ConfigurationError(f"seed {path} cannot be read", expected="a kernel file", found=found) from error
+        found = (error.strerror or str(error)).lower()
+        raise ConfigurationError(f"seed {path.absolute()} cannot be read", expected="a kernel file", found=found) from error
     except EvoL2Error as error:
         raise ConfigurationError(f"seed {path} is no kernel", found=str(error), hint=f"evo-l2 verify {path}") from error
     return kernel

@@ -14,11 +14,14 @@ from rich.text import Text
 
 from evo_l2.contracts import AddResult, AddStatus, Archive, Candidate, Outcome
 from evo_l2.evaluation import Estimate, Status
+from experiments.report import counted
 from experiments.run import Started
 
 __all__ = ["Progress"]
 
 _LINE_EVERY_S = 10.0
+_WAITING_AFTER_S = 5.0
+"""Seconds without a candidate after which the panel says so."""
 _N_EVENTS = 5
 _N_RECENT = 20
 """Candidates over which the rate is taken."""
@@ -51,8 +54,9 @@ class Progress:
         self._events: deque[Text] = deque(maxlen=_N_EVENTS)
 
     def started(self, info: Started) -> None:
-        """Opens the panel, or prints two lines."""
+        """Opens the panel, or prints two lines. Earlier notes (a model was loaded) stay above it and are not shown again."""
         self._info = info
+        self._events.clear()
         self._last_told = time.monotonic()
         if self._console.is_terminal:
             self._live = Live(self, console=self._console, refresh_per_second=4, transient=True)
@@ -109,16 +113,19 @@ class Progress:
         for name, row in self._budget_rows():
             table.add_row(name, row)
         table.add_row("cells", f"{self._n_filled} of {self._info.n_cells} filled")
-        table.add_row("candidates", f"{self._n_told} told, {self._rate()}")
+        table.add_row("candidates", f"{self._n_told} told, {self._rate()}{self._waiting()}")
         table.add_row("outcomes", self._outcomes())
         table.add_row("model", f"{self._info.generator}: {self._cost()}" if self._info.generator else "none")
         events = [Text(e.plain, style=e.style, no_wrap=True, overflow="ellipsis") for e in self._events]
         title = Text.assemble((self._info.name, "bold"), f"  {self._info.problem.title}", no_wrap=True, overflow="ellipsis")
         foot = Text(f"Ctrl-C stops in order   archive {self._info.db}", style="dim", no_wrap=True, overflow="ellipsis")
-        return Panel(
+        panel = Panel(
             Group(table, Text(), *events), title=title, title_align="left", subtitle=foot, subtitle_align="right",
             border_style="blue", padding=(1, 2),
         )  # fmt: skip
+        # The cursor rests on a line of its own: the `^C` that a terminal echoes behind a full line would begin another one,
+        # and the panel could not be taken away whole.
+        return Group(panel, Text())
 
     def _learn_seed(self, candidate: Candidate, archive: Archive) -> None:
         digest = candidate.duplicate_of or (candidate.kernel.digest if candidate.kernel is not None else None)
@@ -159,14 +166,25 @@ class Progress:
         return f"{60 * len(self._recent_s) / seconds:.0f} a minute" if seconds >= 1 else "no rate yet"
 
     def _cost(self) -> str:
-        return f"{self._n_tokens:,} tokens" + (f", ${self._usd:.4f}" if self._usd else "")
+        return counted(self._n_tokens, "token") + (f", ${self._usd:.4f}" if self._usd else "")
+
+    def _waiting(self) -> str:
+        """For how long nothing was told, while a candidate is still to come."""
+        assert self._info is not None
+        budget = self._info.config.budget
+        silent_s = time.monotonic() - self._last_told
+        is_over = budget.evaluations is not None and self._n_told >= budget.evaluations
+        is_late = budget.wall_s is not None and self._elapsed_s() >= budget.wall_s
+        if silent_s < _WAITING_AFTER_S or is_over or is_late:
+            return ""
+        return f"; waiting, {int(silent_s)} s since the {'last candidate' if self._n_told else 'start'}"
 
     def _best_text(self) -> Text:
         if self._best is None:
             return Text("none yet")
         low, high = self._best.interval
         text = Text(f"{self._best.speedup:.3f}x", style="bold green")
-        return text.append(f" of the baseline's speed ({low:.3f} to {high:.3f})", style="not bold")
+        return text.append(f" of the baseline's speed ({low:.3f} to {high:.3f}; best by the lower end)", style="not bold")
 
     def _outcomes(self) -> Text:
         text = Text()
@@ -183,8 +201,10 @@ class Progress:
         if budget.wall_s is None:
             rows.append(("time", f"{_clock(elapsed_s)} so far"))
         else:
-            left_s = max(0.0, budget.wall_s - elapsed_s)
-            rows.append(("time", _bar(elapsed_s, budget.wall_s, f"{_clock(left_s)} left of {_clock(budget.wall_s)}")))
+            left_s = budget.wall_s - elapsed_s
+            finalists = ", measuring finalists" if self._info.config.timing.finalists else ""
+            words = f"{_clock(left_s)} left of {_clock(budget.wall_s)}" if left_s > 0 else f"time is up{finalists}"
+            rows.append(("time", _bar(elapsed_s, budget.wall_s, words)))
         if budget.evaluations is not None:
             rows.append(
                 ("budget", _bar(self._n_told, budget.evaluations, f"{self._n_told} of {budget.evaluations} candidates"))
@@ -198,9 +218,9 @@ class Progress:
     def _line(self) -> str:
         parts = [
             f"{_clock(self._elapsed_s())} elapsed",
-            f"{self._n_told} candidates",
+            counted(self._n_told, "candidate"),
             self._rate(),
-            f"{self._n_filled} cells",
+            counted(self._n_filled, "cell"),
         ]
         parts.append("best " + self._best_text().plain)
         if self._n_tokens:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import shutil
+import sys
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,12 +15,41 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from archive.store import Store
 from evo_l2.evaluation import Estimate
 from evo_l2.pipeline import Stop
+from experiments.config import restore_config
 from experiments.run import Finished
 from experiments.summary import KernelRow, Summary, summarise
 
-__all__ = ["print_summary"]
+__all__ = ["bare_in_words", "counted", "indented", "print_summary", "program"]
+
+
+def counted(number: int, thing: str) -> str:
+    """For instance `1 candidate` and `2 candidates`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def indented(text: str, width: int, n_spaces: int) -> str:
+    """The text in lines of at most `width`, each behind some spaces."""
+    return textwrap.fill(text, width, initial_indent=" " * n_spaces, subsequent_indent=" " * n_spaces)
+
+
+def bare_in_words(bare_us: float | None) -> str:
+    """What the baseline takes without its conversions, in brackets; nothing where there are none."""
+    return f" ({bare_us:.1f} us without its conversions from and to half)" if bare_us is not None else ""
+
+
+def program() -> str:
+    """What to type for `evo-l2` in this shell: as it was started, where the shell would not find it by its name."""
+    if shutil.which("evo-l2") is not None:
+        return "evo-l2"
+    started = Path(sys.argv[0])
+    if started.name == "evo-l2":
+        return shlex.quote(sys.argv[0])
+    if (started.parent.name, started.name) == ("experiments", "__main__.py"):
+        return f"{shlex.quote(sys.orig_argv[0])} -m experiments"
+    return "evo-l2"
 
 
 def print_summary(finished: Finished, *, as_json: bool = False, console: Console | None = None) -> None:
@@ -32,13 +64,25 @@ def print_summary(finished: Finished, *, as_json: bool = False, console: Console
         return
     console = console if console is not None else Console(highlight=False)
     stop = "stopped on request" if finished.stop is Stop.REQUESTED else finished.stop.value
-    console.print(Text.assemble((f"\n{finished.name}", "bold"), f": {stop} after {finished.n_candidates} candidates"))
+    n_candidates = counted(finished.n_candidates, "candidate")
+    console.print(Text.assemble((f"\n{finished.name}", "bold"), f": {stop} after {n_candidates}"))
     console.print(Text(f"{summary.problem}\n"))
     console.print(_kernels(summary))
     if summary.n_never_run:
         words = f"Nothing was run: {summary.n_never_run} kernels were built, read and gated, and have no times."
         console.print(Text(words, style="bold yellow"))
     console.print(Text("speed-up: baseline time over kernel time; again: after the search, by itself", style="dim"))
+    if summary.best is not None:
+        which = (
+            "of those measured again after the search"
+            if summary.best.is_final
+            else "none was measured again after the search"
+        )
+        console.print(Text(f"best: {which}, by the lower end; archive top pools all sessions", style="dim"), soft_wrap=True)
+    n_untimed = summary.n_untimed
+    if n_untimed:
+        kernels = "1 kernel is" if n_untimed == 1 else f"{n_untimed} kernels are"
+        console.print(Text(f"{kernels} right but could not be timed: other work on this machine", style="yellow"))
     for line in _times(summary):
         console.print(Text(line), soft_wrap=True)
     console.print()
@@ -46,10 +90,13 @@ def print_summary(finished: Finished, *, as_json: bool = False, console: Console
     console.print(Text("known: repeats; cells: opened or improved; gain: on the line from seed to best", style="dim"))
     console.print(Text(_share(summary)))
     cost = f", ${summary.usd:.4f}" if summary.usd else ""
-    console.print(Text(f"model: {summary.n_calls} calls, {summary.n_tokens:,} tokens{cost}\n"))
+    console.print(Text(f"model: {counted(summary.n_calls, 'call')}, {counted(summary.n_tokens, 'token')}{cost}\n"))
     console.print(Text("next:"))
-    for command in _next(finished, summary):
+    limit = _raised_limit(finished)
+    for command in _next(finished, summary, limit):
         console.print(Text(f"  {command}"), soft_wrap=True)
+    if limit is not None:
+        console.print(Text(f"  {limit[1]}", style="dim"), soft_wrap=True)
 
 
 def _kernels(summary: Summary) -> Table:
@@ -62,7 +109,8 @@ def _kernels(summary: Summary) -> Table:
     if summary.best is not None:
         _add(table, f"best {summary.best.name}", summary.best)
     if summary.over_seed is None:
-        table.add_row("best kernel over best seed", "none", "no gain", "", style="bold")
+        is_known = summary.best is not None and summary.best_seed is not None
+        table.add_row("best kernel over best seed", "no gain" if is_known else "unknown", "", "", style="bold")
     else:
         interval = f"{summary.over_seed.low:.3f} to {summary.over_seed.high:.3f}"
         table.add_row("best kernel over best seed", f"{summary.over_seed.value:.3f}", interval, "", style="bold green")
@@ -81,7 +129,7 @@ def _times(summary: Summary) -> list[str]:
     lines = []
     for case in summary.cases[:8]:
         sizes = " x ".join(str(size) for size in case.sizes[:3]) + (f" x {case.sizes[3]}" if case.sizes[3:] != (1,) else "")
-        bare = f" ({case.bare_baseline_us:.1f} without conversions)" if case.bare_baseline_us is not None else ""
+        bare = bare_in_words(case.bare_baseline_us)
         best = f"best {case.kernel_us:.1f} us ({case.kernel_gflops:.1f} GFLOP/s)"
         lines.append(f"{sizes}: {best}, baseline {case.baseline_us:.1f} us{bare}")
     return lines
@@ -109,15 +157,34 @@ def _share(summary: Summary) -> str:
     return f"{what} {100 * summary.model_share:.0f} %"
 
 
-def _next(finished: Finished, summary: Summary) -> list[str]:
-    db, folder = shlex.quote(str(finished.db)), shlex.quote(f"{Path(finished.db).with_suffix('')}-elites")
-    looks = [f"evo-l2 archive top {db}"]
+def _next(finished: Finished, summary: Summary, limit: tuple[str, str] | None) -> list[str]:
+    name, db, folder = program(), shlex.quote(str(finished.db)), shlex.quote(f"{Path(finished.db).with_suffix('')}-elites")
+    looks = [f"{name} archive top {db}"]
     if summary.best is not None:
-        looks.append(f"evo-l2 archive show {db} {summary.best.digest[:12]}")
-    looks.append(f"evo-l2 archive export {db} --to {folder}")
-    limit = {Stop.WALL: " --wall SECONDS", Stop.EVALUATIONS: " --evaluations NUMBER"}.get(finished.stop, "")
-    go_on = f"evo-l2 resume {db} {shlex.quote(finished.name)}{limit}"
+        looks.append(f"{name} archive show {db} {summary.best.digest[:12]}")
+    looks.append(f"{name} archive export {db} --to {folder}")
+    go_on = f"{name} resume {db} {shlex.quote(finished.name)}" + (f" {limit[0]}" if limit is not None else "")
     return [go_on, *looks] if finished.stop is Stop.REQUESTED else [*looks, go_on]
+
+
+def _raised_limit(finished: Finished) -> tuple[str, str] | None:
+    """The option that doubles a spent budget, and what its number counts; None where no such budget is spent."""
+    if finished.stop is Stop.EVALUATIONS:
+        whole = 2 * finished.n_candidates
+        return f"--evaluations {whole}", f"({whole} in all: {finished.n_candidates} of them are spent)"
+    if finished.stop is Stop.WALL:
+        spent_s = _spent_s(finished)
+        whole = 10 * math.ceil(2 * spent_s / 10)
+        return f"--wall {whole}", f"({whole} s in all: {math.ceil(spent_s)} of them are spent)"
+    return None
+
+
+def _spent_s(finished: Finished) -> float:
+    """Seconds of wall time that the whole run took, or its limit where that is more; a resumed run's limit is not stored."""
+    with Store.open(finished.db, create=False) as store:
+        run = store.open_run(finished.name)
+        told_s = sum(candidate.seconds.get("wall", 0.0) for candidate in run.history())
+        return max(told_s, restore_config(run.config).budget.wall_s or 0.0)
 
 
 def _plain(finished: Finished, summary: Summary) -> dict[str, object]:
@@ -143,6 +210,7 @@ def _plain(finished: Finished, summary: Summary) -> dict[str, object]:
         "n_calls": summary.n_calls,
         "n_tokens": summary.n_tokens,
         "usd": summary.usd,
+        "n_untimed": summary.n_untimed,
         "n_never_run": summary.n_never_run,
     }
 

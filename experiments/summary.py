@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome, Remeasurement
+from evo_l2.errors import KernelError
 from evo_l2.evaluation import Estimate, Status, TimingSession
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
@@ -163,15 +166,20 @@ def summarise(finished: Finished) -> Summary:
 
 
 def _seed_names(run: RunHandle) -> dict[str, str]:
-    """Names of the built-in seeds by digest."""
+    """Names of the seeds by digest: of the built-in ones, and of files that are still as they were."""
     from experiments.seeds import load_seeds, seed_names
 
-    layouts = restore_config(run.config).problem.layouts
-    return {
-        kernel.digest: name
-        for layout in layouts
-        for kernel, name in zip(load_seeds(run.target, layout), seed_names(run.target, layout), strict=True)
-    }
+    config = restore_config(run.config)
+    names: dict[str, str] = {}
+    for layout in config.problem.layouts:
+        pairs = zip(load_seeds(run.target, layout), seed_names(run.target, layout), strict=True)
+        names.update((kernel.digest, name) for kernel, name in pairs)
+    for word in () if config.seeds == "builtin" else config.seeds:
+        path = Path(word)
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            with contextlib.suppress(OSError, KernelError):
+                names.setdefault(Kernel.from_file(file, run.target).digest, file.stem)
+    return names
 
 
 def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidates: Sequence[Candidate]) -> KernelRow:

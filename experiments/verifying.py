@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +14,16 @@ from rich.text import Text
 
 from evo_l2.contracts import Prepared
 from evo_l2.errors import ConfigurationError, KernelError
-from evo_l2.evaluation import Evaluation, Status
+from evo_l2.evaluation import Evaluation, Status, TimingSession
 from evo_l2.judge import GateReport
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
 from experiments.parts import cache_dir
+from experiments.printable import printable
+from experiments.report import bare_in_words, counted, indented
 
-__all__ = ["parse_shape", "problem_of", "read_kernel", "verify_file"]
+__all__ = ["built_in_words", "parse_shape", "problem_of", "read_kernel", "verify_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,10 @@ class Stage:
 
     name: str
     ok: bool | None
-    """None when an earlier stage stopped the kernel."""
+    """None when an earlier stage stopped the kernel, or when the stage came to no answer."""
     seconds: float | None = None
+    is_inconclusive: bool = False
+    """Whether it was reached and came to no answer: the machine did not hold still."""
 
 
 def parse_shape(text: str) -> tuple[int, int, int, int]:
@@ -39,7 +45,7 @@ def parse_shape(text: str) -> tuple[int, int, int, int]:
         ConfigurationError: It is neither.
     """
     parts = text.split(",")
-    if len(parts) not in (3, 4) or not all(part.strip().isdigit() for part in parts):
+    if len(parts) not in (3, 4) or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
         raise ConfigurationError("the shape cannot be used", expected="M,N,K or M,N,K,BATCH", found=repr(text))
     m, n, k, *batch = (int(part) for part in parts)
     return m, n, k, batch[0] if batch else 1
@@ -105,36 +111,71 @@ def _stages(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -
         report = by_name.get(name)
         stages.append(Stage(name, None) if report is None else Stage(name, report.failure is None, report.seconds))
     judged = bool(reports) and reports[-1].failure is None
-    stages.append(Stage("timing", evaluation.status is Status.PASSED if judged else None))
+    is_inconclusive = evaluation.status is Status.INCONCLUSIVE
+    timed = evaluation.status is Status.PASSED if judged and not is_inconclusive else None
+    stages.append(Stage("timing", timed, is_inconclusive=is_inconclusive))
     return stages
+
+
+_FAILED = ("failed      ", "red")
 
 
 def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
     console = Console(highlight=False)
     console.print(Text(problem.title, style="bold"))
     verdict = evaluation.verdict
-    marks = {True: ("ok         ", "green"), False: ("failed     ", "red"), None: ("not reached", "dim")}
-    for stage in _stages(problem, reports, evaluation):
+    stages = _stages(problem, reports, evaluation)
+    reached = [stage for stage in stages if stage.ok is not None or stage.is_inconclusive]
+    for stage in reached:
+        mark = ("inconclusive", "yellow") if stage.ok is None else ("ok          ", "green") if stage.ok else _FAILED
         seconds = f"{stage.seconds:8.3f} s" if stage.seconds is not None else ""
-        console.print(Text.assemble("  ", marks[stage.ok], f" {stage.name:18}{seconds}"))
-    if verdict.build is not None and verdict.build.resources:
-        facts = ", ".join(f"{name} {value}" for name, value in verdict.build.resources.items())
-        console.print(Text(f"built: {facts}"), soft_wrap=True)
+        console.print(Text.assemble("  ", mark, f" {stage.name:18}{seconds}".rstrip()))
+    if len(reached) < len(stages):
+        console.print(Text(f"  {counted(len(stages) - len(reached), 'later stage')} not reached", style="dim"))
     if verdict.status is not Status.PASSED:
-        console.print(Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {verdict.message}"))
+        console.print(
+            Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {printable(verdict.message or '')}"),
+            soft_wrap=True,
+        )
         whys = {gate.name: gate.why for gate in problem.gates}
         if verdict.gate in whys:
-            console.print(Text(f"why it matters: {whys[verdict.gate]}"))
-        return
-    _print_times(console, problem, evaluation)
+            console.print(Text(f"why it matters: {whys[verdict.gate]}"), soft_wrap=True)
+    if verdict.build is not None and verdict.build.resources:
+        console.print(Text("built:"))
+        console.print(Text(indented(built_in_words(verdict.build.resources), console.width, 2)), soft_wrap=True)
+    if verdict.status is Status.PASSED:
+        _print_times(console, problem, evaluation)
+
+
+def built_in_words(resources: Mapping[str, int | float | str]) -> str:
+    """What the compiler made, for people: `instructions 706, SIMD bits 256, ... code 3,297 bytes`."""
+    words = []
+    for name, value in resources.items():
+        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        if name.endswith("_bytes"):
+            name, shown = name.removesuffix("_bytes"), f"{shown} bytes"
+        name = name.removeprefix("n_").replace("_", " ").replace("simd", "SIMD").replace("fma", "FMA")
+        words.append(f"{name} {shown}")
+    return ", ".join(words)
+
+
+def _rough_speedup(session: TimingSession) -> float:
+    """Baseline time over kernel time by all blocks, disturbed ones included: the geometric mean over cases of the medians."""
+    logs = [np.median(np.log(np.array(case.baseline_us) / np.array(case.kernel_us))) for case in session.cases]
+    return math.exp(float(np.mean(logs)))
 
 
 def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> None:
     assert evaluation.session is not None
     value = pooled_estimate([evaluation.session])
     if value is None:
+        cases = evaluation.session.cases
+        n_kept, n_blocks = sum(sum(case.kept) for case in cases), sum(len(case.kept) for case in cases)
+        words = f": right, but the machine did not hold still while it was timed ({n_kept} of {n_blocks} samples are usable)"
+        console.print(Text.assemble(("inconclusive", "bold yellow"), words), soft_wrap=True)
+        rough = f"roughly {_rough_speedup(evaluation.session):.2f}x of the baseline's speed, disturbed samples included"
         console.print(
-            Text("right, but the machine did not hold still while it was timed: end what else runs", style="yellow")
+            Text(f"{rough}: unreliable; end what else runs here, then verify again", style="yellow"), soft_wrap=True
         )
         return
     low, high = value.interval
@@ -143,14 +184,15 @@ def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> No
     for case in evaluation.session.cases:
         micros = float(np.median(case.kernel_us))
         gflops = problem.work(case.sizes).n_flops / micros / 1e3
-        bare = f" ({case.bare_baseline_us:.1f} without conversions)" if case.bare_baseline_us is not None else ""
+        bare = bare_in_words(case.bare_baseline_us)
         base = float(np.median(case.baseline_us))
-        console.print(Text(f"{micros:.1f} us a call, {gflops:.1f} GFLOP/s; baseline {base:.1f} us{bare}"))
+        console.print(Text(f"{micros:.1f} us a call, {gflops:.1f} GFLOP/s; baseline {base:.1f} us{bare}"), soft_wrap=True)
 
 
 def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evaluation: Evaluation) -> dict[str, object]:
     verdict = evaluation.verdict
-    value = pooled_estimate([evaluation.session]) if evaluation.session is not None else None
+    session = evaluation.session
+    value = pooled_estimate([session]) if session is not None else None
     return {
         "problem": dict(problem.definition),
         "digest": prepared.kernel.digest,
@@ -160,15 +202,19 @@ def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evalua
         "message": verdict.message,
         "resources": dict(verdict.build.resources) if verdict.build is not None else None,
         "measures": verdict.measures,
-        "stages": [{"stage": s.name, "ok": s.ok, "seconds": s.seconds} for s in _stages(problem, reports, evaluation)],
+        "stages": [
+            {"stage": s.name, "ok": s.ok, "inconclusive": s.is_inconclusive, "seconds": s.seconds}
+            for s in _stages(problem, reports, evaluation)
+        ],
         "gates": [
             {"gate": r.gate, "sizes": r.sizes, "seconds": r.seconds, "failure": r.failure.message if r.failure else None}
             for r in reports
         ],
         "speedup": value.speedup if value is not None else None,
+        "unreliable_speedup": _rough_speedup(session) if session is not None and value is None else None,
         "interval": value.interval if value is not None else None,
         "cases": [
             {"sizes": c.sizes, "kernel_us": c.kernel_us, "baseline_us": c.baseline_us, "bare_baseline_us": c.bare_baseline_us}
-            for c in (evaluation.session.cases if evaluation.session is not None else ())
+            for c in (session.cases if session is not None else ())
         ],
     }

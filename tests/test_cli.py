@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import Estimate
 from experiments.cli import main
 from experiments.summary import ratio
@@ -170,6 +171,17 @@ def test_presets_lists_each_with_its_purpose_and_every_key():
     assert CliRunner().invoke(main, ["presets", "smoke"]).stdout.startswith("# ")
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_keys_fit_any_width_each_with_its_default_beside_it_and_its_meaning_below(width):
+    done = CliRunner().invoke(main, ["presets", "--keys"], env={"COLUMNS": str(width)})
+    lines = done.stdout.splitlines()
+    assert "search.batch  (default 16)" in lines
+    assert lines[lines.index("search.batch  (default 16)") + 1] == "    Candidates asked for at once."
+    meanings = [line for line in lines if line.startswith(" ")]
+    assert max(len(line) for line in meanings) <= width
+    assert all(line == line.rstrip() for line in lines)
+
+
 def test_a_dry_run_estimates_and_makes_no_archive(tmp_path):
     path = tmp_path / "dry.db"
     options = ["--db", str(path), "--dry-run", "--json", "--set", "generator={kind: server, model: m, base_url: 'http://x'}"]
@@ -234,9 +246,12 @@ def test_verify_says_where_a_wrong_kernel_failed_and_what_was_not_reached(enviro
     path.write_text(WRONG)
     done = evo("verify", path, "--shape", "48,32,64", environ=environ)
     assert done.returncode == 1
-    assert "failed      exact-integers" in done.stdout
-    assert "not reached rows-of-b" in done.stdout
-    assert "expected" in done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[4].split()[:2] == ["failed", "exact-integers"]
+    assert lines[5] == "  10 later stages not reached"
+    assert lines[6].startswith("incorrect at gate exact-integers: ")
+    assert "expected" in lines[6]
+    assert max(len(line) for line in lines[lines.index("built:") :]) <= 100
 
 
 def test_verify_shows_the_compilers_words(environ, tmp_path):
@@ -244,8 +259,8 @@ def test_verify_shows_the_compilers_words(environ, tmp_path):
     path.write_text(WRONG.replace("= 0;", "= 0"))
     done = evo("verify", path, environ=environ)
     assert done.returncode == 1
-    assert "failed      build" in done.stdout
-    assert "ok          screen" in done.stdout
+    assert "failed       build" in done.stdout
+    assert "ok           screen" in done.stdout
     assert "expected ';'" in done.stdout
 
 
@@ -346,5 +361,15 @@ def test_one_signal_ends_a_run_with_its_summary_and_the_command_to_go_on(number,
     out, err = child.communicate(timeout=30)
     assert child.returncode == 130
     assert "Traceback" not in err
-    assert f"evo-l2 resume {path} smoke" in out
+    assert re.search(
+        rf"^  (evo-l2|{re.escape(sys.executable)} -m experiments) resume {re.escape(str(path))} smoke$", out, re.M
+    )
     assert n_candidates(path) >= 5
+
+
+@pytest.mark.parametrize("shape", ["²,1,1", "٣,٣,٣", "1,1", "a,b,c"])
+def test_a_shape_is_of_plain_digits(shape):
+    from experiments.verifying import parse_shape
+
+    with pytest.raises(ConfigurationError, match="the shape cannot be used"):
+        parse_shape(shape)

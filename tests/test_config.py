@@ -9,10 +9,16 @@ import pytest
 
 from evo_l2.contracts import Message, ModelCall
 from evo_l2.errors import ConfigurationError
+from evo_l2.problems.shapes import SHAPE_SETS
 from experiments.config import RunConfig, load_config, restore_config
 from experiments.documents import apply_override, keys, preset_names, preset_text
-from experiments.parts import make_generator, warm_up
+from experiments.parts import load_seed_kernels, make_generator, make_problem, warm_up
 
+KERNEL = """\
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K) { C[0] = A[0] * B[0]; }
+"""
 MINIMAL = "name: mine\nbudget: {evaluations: 5}\n"
 
 
@@ -113,9 +119,58 @@ def test_an_unknown_key_like_no_other_points_to_the_list_of_keys() -> None:
     assert "evo-l2 presets --keys" in text
 
 
-def test_unknown_keys_are_named_before_wrong_values_and_the_rest_is_counted() -> None:
+def test_all_of_a_few_mistakes_are_named_unknown_keys_before_wrong_values() -> None:
     text = refusal("search.batch=x", "search.bach=3", "seed=-1")
-    assert "found search.bach (and 2 more mistakes)" in text
+    assert text.startswith("3 mistakes: unknown key: ")
+    assert text.index("found search.bach") < text.index("seed cannot be used: expected at least 0, found -1")
+    assert "search.batch cannot be used: expected a whole number, found 'x'" in text
+    assert text.count("try:") == 1
+
+
+def test_of_many_mistakes_three_are_named_and_the_rest_is_counted() -> None:
+    text = refusal("search.batch=x", "search.bach=3", "seed=-1", "timing.blocks=1", "target=tpu")
+    assert text.startswith("5 mistakes: ")
+    assert "; and 2 more; try: evo-l2 presets --keys" in text
+
+
+def test_seeds_in_a_file_are_seen_from_its_folder_and_those_of_the_command_line_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "mine.c").write_text(KERNEL, encoding="utf-8")
+    monkeypatch.chdir(Path(__file__).parent)
+    source = document(tmp_path, MINIMAL + "seeds: [kernels/mine.c]\n")
+    config = load_config(source)
+    (kernel,) = load_seed_kernels(config, make_problem(config))
+    assert kernel.source == KERNEL
+    config = load_config(source, ["seeds=[kernels/mine.c]"])
+    with pytest.raises(ConfigurationError) as caught:
+        load_seed_kernels(config, make_problem(config))
+    assert f"seed {Path(__file__).parent}/kernels/mine.c cannot be read" in str(caught.value)
+
+
+def test_builtin_seeds_and_files_can_stand_in_one_list(tmp_path: Path) -> None:
+    (tmp_path / "mine.c").write_text(KERNEL, encoding="utf-8")
+    config = load_config(document(tmp_path, MINIMAL + "seeds: [builtin, mine.c]\n"))
+    assert restore_config(config.dump()) == config
+    kernels = load_seed_kernels(config, make_problem(config))
+    assert [kernel.source == KERNEL for kernel in kernels] == [False, False, False, True]
+
+
+def test_kernels_of_a_folder_whose_layout_is_not_asked_for_are_passed_over(tmp_path: Path) -> None:
+    for layout in ("nn", "nt"):
+        (tmp_path / f"{layout}.c").write_text(KERNEL.replace("layout nn", f"layout {layout}"), encoding="utf-8")
+    config = load_config("smoke", [f"seeds=[{tmp_path}]"])
+    assert [kernel.launch.layout for kernel in load_seed_kernels(config, make_problem(config))] == ["nn"]
+    (tmp_path / "nn.c").unlink()
+    with pytest.raises(ConfigurationError, match="at least one kernel file of layout nn, found none in"):
+        load_seed_kernels(config, make_problem(config))
+
+
+def test_the_key_of_shapes_names_every_set_that_can_be_one_objective() -> None:
+    (what,) = [key.what for key in keys(RunConfig) if key.path == "problem.shapes"]
+    for name, shapes in SHAPE_SETS.items():
+        assert (name in what) == (len(shapes) <= 64)
 
 
 @pytest.mark.parametrize(
@@ -351,3 +406,16 @@ def test_every_key_says_what_it_means() -> None:
     listed = list(keys(RunConfig))
     assert {"search.operators.edit", "budget.wall_s", "generator.api_key_env"} <= {key.path for key in listed}
     assert [key.path for key in listed if not key.what.endswith(".")] == []
+
+
+def test_aliases_are_refused_before_they_grow(tmp_path):
+    path = tmp_path / "bomb.yaml"
+    levels = "\n".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]" for i in range(9))
+    path.write_text(f"name: x\na: &a [1, 2]\n{levels}\n")
+    with pytest.raises(ConfigurationError, match="line 3: aliases are not taken"):
+        load_config(str(path))
+
+
+def test_a_file_without_end_is_no_configuration():
+    with pytest.raises(ConfigurationError, match="is no configuration"):
+        load_config("/dev/zero")

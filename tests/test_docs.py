@@ -1,0 +1,72 @@
+"""What docs/KERNELS.md and the README's table of commands say is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from evo_l2.evaluation import Status
+from evo_l2.kernel import Kernel
+from evo_l2.problems.hgemm import Hgemm
+from evo_l2.targets.cpu.evaluator import CpuEvaluator
+from evo_l2.targets.cpu.screen import ALLOWED_HEADERS
+from experiments.cli import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "KERNELS.md").read_text(encoding="utf-8")
+PROBLEM = Hgemm(((16, 24, 32, 1),))
+KERNELS = [
+    re.sub(r"^  ", "", block, flags=re.MULTILINE) if block.startswith("  ") else block
+    for block in re.findall(r"```c\n(.*?)```", TEXT, re.DOTALL)
+    if "//! launch" in block
+]
+
+
+def test_every_header_that_is_allowed_is_listed_and_no_other() -> None:
+    (listed,) = re.findall(r"- \*\*Headers\*\*: (.*?)\n- ", TEXT, re.DOTALL)
+    assert sorted(re.findall(r"`([^`]+\.h)`", listed)) == sorted(ALLOWED_HEADERS)
+
+
+def test_gates_stand_in_the_order_in_which_they_are_asked() -> None:
+    table = TEXT[TEXT.index("| gate | asks |") :].split("\n\n")[0]
+    named = [name for line in table.split("\n")[2:] for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    assert named == [*(gate.name for gate in PROBLEM.gates), "determinism"]
+
+
+@pytest.mark.parametrize("source", KERNELS, ids=["smallest", "unrolled"])
+def test_every_whole_kernel_on_the_page_is_right(source: str, tmp_path: Path) -> None:
+    with CpuEvaluator(PROBLEM, tmp_path) as evaluator:
+        prepared = evaluator.prepare(Kernel(source, "cpu"))
+        assert prepared.verdict is None, prepared.verdict
+        evaluation = evaluator.measure(prepared, np.random.SeedSequence(1))
+    assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.message
+
+
+def test_the_value_of_a_tunable_reaches_the_pragma(tmp_path: Path) -> None:
+    source = KERNELS[1]
+    with CpuEvaluator(PROBLEM, tmp_path) as evaluator:
+        found = {evaluator.prepare(Kernel(source.replace("UNROLL 4", f"UNROLL {n}"), "cpu")).identity for n in (1, 2, 8)}
+    assert len(found) == 3
+
+
+def commands(group: click.Group, prefix: str = "evo-l2") -> dict[str, click.Command]:
+    """Every command by what is typed for it."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        typed = f"{prefix} {name}"
+        found |= commands(command, typed) if isinstance(command, click.Group) else {typed: command}
+    return found
+
+
+@pytest.mark.parametrize(("typed", "command"), commands(main).items())
+def test_the_readme_lists_every_command_with_its_options(typed: str, command: click.Command) -> None:
+    rows = " ".join(line for line in README.split("\n") if line.startswith(f"| `{typed}"))
+    assert rows
+    options = {name for parameter in command.params for name in parameter.opts if isinstance(parameter, click.Option)}
+    shown = {name for name in options if name in rows}
+    assert options - shown <= {"--json", "--target", "--count"}
