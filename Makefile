@@ -30,6 +30,7 @@ lint: $(VENV)/.evo-l2-dev
 bench: $(VENV)/.evo-l2-dev
 	$(BIN)/python benchmarks/loop_overhead.py
 	$(BIN)/python benchmarks/archive_add.py
+	$(BIN)/python benchmarks/cuda_builds.py
 
 soak: $(VENV)/.evo-l2-dev
 	EVO_L2_SOAK=1 $(BIN)/pytest -q -m slow

@@ -119,7 +119,7 @@ def test_no_gain_is_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("n", "words"), [(1, "1 kernel is right but"), (14, "14 kernels are right but")])
 def test_kernels_that_could_not_be_timed_are_counted(n: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = summary_of(monkeypatch, replace(SUMMARY, n_untimed=, n_never_run=0n))
+    text = summary_of(monkeypatch, replace(SUMMARY, n_untimed=n))
     assert f"{words} could not be timed: other work on this machine\n" in text
 
 
