@@ -68,9 +68,10 @@ def measure(builder: str, card: str, count: int) -> None:
     """Prints one line a seed, then kernels a minute with two at a time."""
     rng = np.random.default_rng(1)
     kernels = dict(zip(seed_names("cuda", "nn"), load_seeds("cuda", "nn"), strict=True))
-    with tempfile.TemporaryDirectory() as folder, BuildOnlyEvaluator(
-        PROBLEM, Path(folder), find_card(card), builder=builder
-    ) as evaluator:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BuildOnlyEvaluator(PROBLEM, Path(folder), find_card(card), builder=builder) as evaluator,
+    ):
         for kernel in variants(kernels["naive_nn"], 2, rng):
             evaluator.prepare(kernel)
         name = evaluator.compiler.builder
@@ -91,7 +92,9 @@ def measure(builder: str, card: str, count: int) -> None:
             done = list(pool.map(lambda i: evaluator.prepare(mixed[i]), order))
         seconds = time.perf_counter() - begin
         n_built = sum(prepared.build is not None for prepared in done)
-        print(f"| {name} | all, two at a time: {60 * len(done) / seconds:.0f} a minute, {n_built} of {len(done)} built | | | |")
+        print(
+            f"| {name} | all, two at a time: {60 * len(done) / seconds:.0f} a minute, {n_built} of {len(done)} built | | | |"
+        )
 
 
 def main() -> None:

@@ -72,8 +72,8 @@ class Kernel:
         """
         return grammar.parse_launch(self.source)
 
-    @property
-    def constants(self) -> dict[str, int]:
+    @functools.cached_property
+    def constants(self) -> Mapping[str, int]:
         """The file's integer constants by name."""
         return grammar.constants(self.source)
 
