@@ -33,7 +33,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         # A few lines of aliases can stand for more data than memory holds.
         if self.check_event(yaml.AliasEvent):
-            line = self.peek_event().start_mark.line + 1
+            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
             raise ConfigurationError(f"line {line}: aliases are not taken", expected="the value itself", found="an alias")
         return super().compose_node(parent, index)
 
