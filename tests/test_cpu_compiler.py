@@ -160,6 +160,11 @@ BOMBS = {
     + "A7\n",
     "a large initialiser": "const char big[1u << 30] = {[5] = 1};",
     "a large array in use": "const char big[1 << 28] = {1};\nint get(int i) { return big[i]; }",
+    "a table of addresses": "void f(void);\nvoid (*const t[60000])(void) = {[0 ... 59999] = f};\nvoid f(void) {}",
+    "six megabytes of constants": "const char big[6 << 20] = {1};",
+    "many functions": "#define A0(n) void f##n(void) {}\n"
+    + "".join(f"#define A{i}(n) " + " ".join(f"A{i - 1}(n##{j})" for j in range(10)) + "\n" for i in range(1, 5))
+    + "A4(1) A4(2) A4(3)\n",
     "statements without end": "#define A0 C[M] += C[N] * C[K];\n"
     + "".join(f"#define A{i} " + f"A{i - 1} " * 8 + "\n" for i in range(1, 6))
     + "void f(_Float16 *C, int M, int N, int K) { A5 }",
@@ -366,6 +371,29 @@ def test_messages_have_errors_first_and_no_paths_of_this_machine():
     long = messages.errors_first("kernel.c:1:1: error: x\n" * 1000, "/build/b")
     assert len(long) <= messages.LONGEST_LOG
     assert long.endswith("...")
+
+
+def test_messages_hold_nothing_that_a_terminal_obeys():
+    output = "kernel.c:1:1: error: a\x1b[31m \x9b \u202e\tb\r\n\x85  1 | \u2028x\n"
+    assert messages.errors_first(output, "/b") == (
+        "kernel.c:1:1: error: a<U+001B>[31m <U+009B> <U+202E>\tb\n<U+0085>  1 | <U+2028>x"
+    )
+    assert messages.some(["a\x1b", "b" * 100]) == "a<U+001B>, " + "b" * 80
+
+
+@pytest.mark.parametrize("piece", ["/", "ld", "ld:", "/a", "x:1:", "a\x1b"])
+def test_no_message_takes_long_to_read(piece):
+    begin = time.monotonic()
+    for text in (piece * (200_000 // len(piece)), (piece * (990 // len(piece)) + "\n") * 200):
+        assert len(messages.errors_first(text, "/b")) <= messages.LONGEST_LOG
+        messages.blames_source(text)
+    assert time.monotonic() - begin < 5
+
+
+def test_a_string_that_the_compiler_repeats_reaches_no_terminal(compiler):
+    message = failure(compiler, '_Static_assert(0, "\\033[31m\\x9b");')[2]
+    assert message.isprintable() or set(message) & {"\n", "\t"}
+    assert not set(message) & {"\x1b", "\x9b"}
 
 
 def test_a_build_leaves_no_process_behind(compiler):

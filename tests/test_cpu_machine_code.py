@@ -4,6 +4,7 @@ import dataclasses
 import json
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from evo_l2.targets.cpu.environment import cpu_environment
 from evo_l2.targets.cpu.machine_code import gate_machine_code, read_machine_code
 from evo_l2.targets.cpu.prepare import prepare
 from evo_l2.targets.cpu.processor import parse_cpuinfo
+from evo_l2.targets.cpu.shared_object import gate_shared_object, measure_object, read_shared_object
 from evo_l2.targets.cpu.toolchain import find_toolchain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -228,6 +230,77 @@ def test_constructors_are_found_in_an_object(compiler, tmp_path):
     assert ".init_array" in " ".join(code.constructors)
     assert "chosen" in code.constructors
     assert gate_machine_code(code, 0, BuildReport(0.0)).gate == "constructors"
+
+
+PLAIN = "int evo_entry(int x) { return x; }\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "gate", "says"),
+    [
+        ("", (), None, ""),
+        ("", ("-fvisibility=hidden",), "symbols", "no function evo_entry"),
+        ("static void f(void) {}\n__attribute__((used)) static void (*const p[2])(void) = {f, f};", (), None, ""),
+        ("void _init(void) {}", (), "constructors", "DT_INIT"),
+        ("void _fini(void) {}", (), "constructors", "DT_FINI"),
+        ("static void f(void) {}", ("-Wl,-init=evo_entry",), "constructors", "DT_INIT"),
+        ("__attribute__((constructor)) static void f(void) {}", (), "constructors", "DT_INIT_ARRAY, DT_INIT_ARRAYSZ"),
+        ("__attribute__((destructor)) static void f(void) {}", (), "constructors", "DT_FINI_ARRAY, DT_FINI_ARRAYSZ"),
+        (
+            "static int one(void) { return 1; }\nstatic void *pick(void) { return one; }\n"
+            'static int chosen(void) __attribute__((ifunc("pick")));\nint (*const p)(void) = chosen;',
+            (), "constructors", "relocation 37" if IS_X86 else "relocation 1032",
+        ),
+        ("static int memo;\nint *where(void) { return &memo; }", (), "writable-globals", "bytes at"),
+        ('__attribute__((section(".data.rel.rox"), used)) static int memo = 3;', (), "writable-globals", "bytes at"),
+        ("_Thread_local int memo; int *f(void) { return &memo; }", (), "constructors", "relocation"),
+        ('__asm__(".section .x,\\"awx\\"\\n.byte 0\\n.text");', (), "writable-globals", "bytes of code"),
+        ("", ("-Wl,-z,execstack",), "writable-globals", "an executable stack"),
+        ("", ("-Wl,--no-as-needed", "-l:libdl.so.2"), "symbols", "libdl.so.2"),
+        ("int other(void) { return 1; }", (), "symbols", "other"),
+    ],
+)  # fmt: skip
+def test_what_loading_would_do_is_read_off_the_shared_object(tmp_path, text, flags, gate, says):
+    toolchain = find_toolchain()
+    if toolchain.kind != "gcc" and ("ifunc" in text or "-Wl" in str(flags)):
+        pytest.skip("written for GNU's linker")
+    source, product = tmp_path / "c.c", tmp_path / "c.so"
+    hide = "#pragma GCC visibility push(hidden)\n" if "other" not in text else ""
+    source.write_text(PLAIN + hide + text)
+    command = [toolchain.compiler, "-shared", "-fPIC", "-nostartfiles", "-Wl,-z,now,-z,relro", *flags, source, "-o", product]
+    subprocess.run([*command, "-lm"], check=True)
+    verdict = gate_shared_object(read_shared_object(product), BuildReport(0.0))
+    assert (verdict.gate if verdict is not None else None) == gate, verdict
+    assert verdict is None or says in verdict.message
+
+
+def test_a_section_with_a_name_like_a_protected_one_is_writable(compiler, tmp_path):
+    names = (".data.rel.ro", ".data.rel.ro.local", ".data.rel.rox", ".data.rel.rox.ro")
+    for index, name in enumerate(names):
+        source, product = tmp_path / f"{index}.c", tmp_path / f"{index}.o"
+        source.write_text(f'__attribute__((section("{name}"))) int memo = 3;\n')
+        subprocess.run([compiler.toolchain.compiler, "-c", "-fPIC", source, "-o", product], check=True)
+    found = [read_machine_code(tmp_path / f"{i}.o", compiler.toolchain).writable for i in range(4)]
+    assert found == [(), (), ("memo",), ("memo",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("const char big[5 << 20] = {1};", "bytes"),
+        ("void f(void);\nvoid (*const t[30000])(void) = {[0 ... 29999] = f};", "30000 relocations"),
+        ("".join(f"int f{i}(void) {{ return 1; }}\n" for i in range(20_000)), "symbols"),
+        ("".join(f'__attribute__((section(".text.x{i}"))) void f{i}(void) {{}}\n' for i in range(1100)), "sections"),
+        (f"int {'f' * 300}(void) {{ return 1; }}", "255 characters"),
+    ],
+)
+def test_objects_with_too_much_in_them_are_refused_unread(compiler, tmp_path, text, says):
+    source, product = tmp_path / "c.c", tmp_path / "c.o"
+    source.write_text(text)
+    subprocess.run([compiler.toolchain.compiler, "-c", "-fPIC", "-O0", source, "-o", product], check=True)
+    begin = time.monotonic()
+    assert says in measure_object(product)
+    assert time.monotonic() - begin < 1
 
 
 def test_code_without_measure_is_refused(compiler):

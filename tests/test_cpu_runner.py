@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from evo_l2.errors import DeviceError, ToolchainError
 from evo_l2.targets.cpu.runner import BufferSpec, LoadFailed, RunKind, Runner, RunnerBinary, RunResult
@@ -305,11 +306,55 @@ CONSTRUCTOR = "__attribute__((constructor)) static void early(void)"
         ('__asm__ volatile(".byte 255, 255, 255, 255");', "SIGILL"),
         ("abort();", "killed the process"),
         ("_exit(0);", "ended the process"),
+        ("for (;;) close(3), close(4), close(5), close(6);", "did not end"),
     ],
 )
 def test_a_constructor_that_ends_the_runner_is_the_kernels_fault(body: str, words: str, binary: Path, build: Build) -> None:
     with pytest.raises(LoadFailed, match=words):
         open_runner(binary, build(f"{CONSTRUCTOR} {{ {body} }} {ENTRY} {{}}"))
+
+
+def test_a_load_that_hangs_is_the_kernels_fault(binary: Path, build: Build) -> None:
+    begin = time.monotonic()
+    with pytest.raises(LoadFailed, match=r"loading kernel\.so did not end"):
+        open_runner(binary, build(f"{CONSTRUCTOR} {{ {ENDLESS} }} {ENTRY} {{}}"))
+    assert time.monotonic() - begin < 20
+
+
+def test_a_library_is_loaded_beside_the_clock_and_not_in_its_process(binary: Path, build: Build) -> None:
+    for trusted in (False, True):
+        with open_runner(binary, build(""), trusted=trusted) as runner:
+            assert runner.run().kind is RunKind.OK
+            assert ("kernel.so" in Path(f"/proc/{runner.pid}/maps").read_text()) is trusted
+
+
+def test_the_runner_keeps_its_own_table_of_functions_read_only(binary: Path) -> None:
+    with binary.open("rb") as file:
+        elf = ELFFile(file)
+        (dynamic,) = (s for s in elf.iter_segments() if s["p_type"] == "PT_DYNAMIC")
+        now = [tag for tag in dynamic.iter_tags("DT_FLAGS_1") if tag["d_val"] & 1] + [*dynamic.iter_tags("DT_BIND_NOW")]
+        (relro,) = (s for s in elf.iter_segments() if s["p_type"] == "PT_GNU_RELRO")
+        table = elf.get_section_by_name(".got")
+        assert now
+        assert relro["p_vaddr"] <= table["sh_addr"]
+        assert table["sh_addr"] + table["sh_size"] <= relro["p_vaddr"] + relro["p_memsz"]
+
+
+def test_a_constructor_has_no_hold_on_the_runner(binary: Path, build: Build) -> None:
+    body = f"""
+    extern int getppid(void); extern long ptrace(int, ...); extern int fork(void); extern int setrlimit(int, void *);
+    static int got[4];
+    {CONSTRUCTOR} {{
+        long none[2] = {{9, 9}};
+        got[0] = getppid(); got[1] = ptrace(16, 1, 0, 0); got[2] = fork(); got[3] = setrlimit(7, none);
+    }}
+    {ENTRY} {{ for (int i = 0; i < 4; i++) ((int *)b[1])[i] = got[i]; }}
+    """
+    with open_runner(binary, build(body)) as runner:
+        if not runner.capabilities["seccomp"]:
+            pytest.skip("this kernel has no seccomp")
+        assert runner.run().kind is RunKind.OK
+        assert runner.array(0, "Y", "int32", (4,)).tolist() == [-1] * 4
 
 
 def test_a_constructor_reaches_neither_files_nor_network(binary: Path, build: Build, tmp_path: Path) -> None:

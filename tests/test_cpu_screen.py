@@ -1,5 +1,7 @@
 """What is refused by a kernel's text, in whatever spelling, and what is not."""
 
+import time
+
 import pytest
 
 from evo_l2.evaluation import Status
@@ -112,6 +114,56 @@ def test_words_that_ask_for_more_than_computing_are_refused(text, gate):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "#define X 1\n#include <math.h>", "#undef X\n#include <math.h>", "int x;\n#include <math.h>",
+        "#include <math.h>\n#define X 1 //? 1 2\n#include <string.h>", "%:define size_t int\n%:include <string.h>",
+        "#de\\\nfine X 1\n#include <math.h>", "#include <stdint.h>\nlong n = INT64_C(\n#include <float.h>\n3);",
+        "#if 1\n#define X 1\n#endif\n#include <math.h>", "__attribute__((\n#include <stddef.h>\nhot)) int f(void);",
+        '_Pragma("GCC ivdep")\n#include <math.h>',
+    ],
+)  # fmt: skip
+def test_headers_come_before_macros_and_code(text):
+    gate, message = refused(text)
+    assert gate == "includes"
+    assert "move it to the top" in message
+
+
+def test_conditions_and_pragmas_may_stand_before_headers():
+    text = '#pragma GCC optimize ("O3")\n#if defined(__AVX2__)\n#\n#include <immintrin.h>\n#else\n#include <math.h>\n#endif\n'
+    assert refused(text + "#include <string.h>\n#define X 1\nint y;") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#define __THROW ;", "#undef __THROW", "#define __THROW(x) x", "#  define  _GNU_SOURCE", "%:define __attribute__(x)",
+        "#de\\\nfine __T", "#define /* */ _Noreturn", "#define __", "#undef _Float16",
+    ],
+)  # fmt: skip
+def test_names_of_the_compiler_are_not_defined(text):
+    gate, message = refused(text)
+    assert gate == "directives"
+    assert "belong to the compiler" in message
+
+
+def test_names_of_ones_own_are_defined():
+    assert refused("#define _x 1\n#define X__ 2\n#define x_y(a) a\n#undef x_y\nint __builtin;") is None
+
+
+@pytest.mark.parametrize("character", "\x1b\x7f\x80\x85\x9b\u061c\u200e\u2028\u202a\u202e\u2066\u2069")
+@pytest.mark.parametrize("where", ["// {}\n", "//! flags -O9{}\n", "//! {}\n", "//! launch {}(\n"])
+def test_what_a_terminal_obeys_is_refused_before_any_message_shows_it(character, where):
+    gate, message = refused("", header=HEADER + where.replace("{}", character))
+    assert gate == "text"
+    assert message == f"line 3: there is a control character (U+{ord(character):04X})"
+
+
+def test_letters_of_every_language_may_stand_in_comments():
+    assert refused("// \u00a0\u00e9 \u6f22 \u05d0 \U0001f600\t\x0c\r\n") is None
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ('const char *s = R"(")"; asm("nop"); //"', "raw strings"),
@@ -120,6 +172,7 @@ def test_words_that_ask_for_more_than_computing_are_refused(text, gate):
         ("char c = ';", "is not closed"),
         ('const char *s = "x;', "is not closed"),
         ("int a\x01;", "control character"),
+        ("int a;" + " " * 201, "200 blanks"),
         ("int a;\rint b;", "control character"),
     ],
 )
@@ -182,6 +235,32 @@ def test_a_source_that_is_too_long_or_no_text_is_refused():
     assert refused("// \udc80")[0] == "text"
 
 
+HOSTILE = {
+    "blanks": "#define A x" + " " * 200_000 + "y",
+    "runs of blanks": "#define A x" + (" " * 200 + "y") * 1200,
+    "comments": "#define A x" + "/**/" * 50_000 + "y",
+    "blank pragmas": "#pragma GCC unroll" + " " * 200_000 + "4 4",
+    "backslashes": "int a; //" + "\\ " * 100_000 + "x",
+    "quotes": "char a[] = " + '"\'" ' * 50_000 + ";",
+    "operators": "_Pragma(" * 25_000,
+    "options": "#pragma GCC optimize(" + '"a",' * 50_000 + "x",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_takes_long_to_screen(name):
+    begin = time.monotonic()
+    refused(HOSTILE[name])
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("text", ["__attribute__((", "__attribute__((hot)) ", ";", "[", "(", "a ", '"', "'\"'"])
+def test_no_expanded_text_takes_long_to_screen(text):
+    begin = time.monotonic()
+    screen_preprocessed([Line(1, text * ((1 << 20) // len(text)))])
+    assert time.monotonic() - begin < 20
+
+
 def test_comments_go_and_strings_stay():
     lines = logical_lines("int a; // x\nint /* b\n */ c; 'd' \"/* e */\"\n\n  %: f\n")
     assert lines == (Line(1, "int a;  "), Line(2, "int   c; 'd' \"/* e */\""), Line(5, "  %: f"))
@@ -219,6 +298,10 @@ int a;
         ("int v __attribute((hot)) __attribute__((section(\"x\")));", "attributes"),
         ("[[gnu::constructor]] void f(void) {}", "attributes"),
         ("<: <:gnu::ifunc]] void f(void) {}", "attributes"),
+        ("int v __attribute__((aligned(sizeof(struct { int x __attribute__((packed)); })), section(\"x\")));", "attributes"),
+        ("int v __attribute__((aligned(sizeof(struct { int x __attribute__((packed)); })), hot));", None),
+        ("int v __attribute__((hot(__attribute__), constructor));", "attributes"),
+        ("int v __attribute__ __attribute__((constructor));", "attributes"),
         ("void f(void) { __builtin_setjmp(0); }", "symbols"),
     ],
 )  # fmt: skip

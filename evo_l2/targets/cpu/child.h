@@ -4,6 +4,8 @@
 
 #include "confine.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,6 +48,7 @@ static uintptr_t page_bytes;
 static char *base;
 static void **pointers;
 static entry_function *entry;
+static const char *library, *symbol;
 
 struct report {
     int error;
@@ -101,6 +104,37 @@ static void fault_in(void)
     __asm__ volatile("" : : "r"(to) : "memory");
 }
 
+static int remember_segments(struct dl_phdr_info *info, size_t size, void *address)
+{
+    (void)size;
+    if (info->dlpi_addr != *(ElfW(Addr) *)address)
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum && n_segments < MOST_SEGMENTS; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type != PT_LOAD || (p->p_flags & PF_W))
+            continue;
+        uintptr_t start = (info->dlpi_addr + p->p_vaddr) & ~(page_bytes - 1);
+        uintptr_t end = (info->dlpi_addr + p->p_vaddr + p->p_memsz + page_bytes - 1) & ~(page_bytes - 1);
+        segments[n_segments].start = (char *)start;
+        segments[n_segments++].n_bytes = end - start;
+    }
+    return 0;
+}
+
+/* The reason why the library or its entry cannot be had, or NULL. */
+static const char *load(void)
+{
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (handle)
+        entry = (entry_function *)(uintptr_t)dlsym(handle, symbol);
+    if (!entry) {
+        const char *why = dlerror();
+        return why ? why : "the entry is a null symbol";
+    }
+    dl_iterate_phdr(remember_segments, &((struct link_map *)handle)->l_addr);
+    return NULL;
+}
+
 static void limit_child(long long cpu_s)
 {
     evo_limit(RLIMIT_CPU, (rlim_t)cpu_s, (rlim_t)cpu_s + 1);
@@ -128,12 +162,22 @@ static _Noreturn void child(const struct command *c, int go, int ready, int code
         give_up(ready, "the warm-up set cannot be mapped");
     close(0), close(1), close(memory);
     limit_child(c->cpu_s);
+    struct report fine = {0};
+    if (!setup.trusted) {
+        if (write(ready, &fine, sizeof fine) != (ssize_t)sizeof fine)
+            _exit(5);
+        if (confined && evo_confine_loading(ready))
+            give_up(ready, "the loader's filter is refused");
+        if (load()) {
+            errno = ENOEXEC;
+            give_up(ready, "the library does not load again");
+        }
+    }
     fault_in();
     if (setup.trusted)
         entry(pointers_of(setup.n_sets), sizes);
     else if (confined && evo_confine_candidate(go, ready))
         give_up(ready, "the candidate's filter is refused");
-    struct report fine = {0};
     char word;
     if (write(ready, &fine, sizeof fine) != (ssize_t)sizeof fine || read(go, &word, 1) != 1)
         _exit(5);

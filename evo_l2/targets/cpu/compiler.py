@@ -18,13 +18,14 @@ from evo_l2.targets.cpu import messages
 from evo_l2.targets.cpu.native import compile_cached
 from evo_l2.targets.cpu.processor import read_processor
 from evo_l2.targets.cpu.screen import screen_preprocessed
+from evo_l2.targets.cpu.shared_object import LARGEST_OBJECT_BYTES, measure_object
 from evo_l2.targets.cpu.shim import shim
 from evo_l2.targets.cpu.source import preprocessed_lines
 from evo_l2.targets.cpu.toolchain import Toolchain
 
 __all__ = ["Built", "Compiler"]
 
-_FORMAT = "2"
+_FORMAT = "3"
 """Of an entry of the cache."""
 _DEFAULTS = ("-std=gnu11", "-O3")
 _FIXED = (
@@ -41,8 +42,9 @@ _BY_KIND = {
 _BY_MACHINE = {"x86_64": ("-fcf-protection=none",), "aarch64": ("-mbranch-protection=none",)}
 _LINK = (
     "-shared", "-nostartfiles", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,--as-needed",
-    "-Wl,--build-id=none",
+    "-Wl,--build-id=none", "-Wl,-init=evo__no_initialiser", "-Wl,-fini=evo__no_finaliser",
 )  # fmt: skip
+"""The last two name functions that do not exist: linkers make any `_init` and `_fini` run when the object is loaded."""
 _CANARY = """\
 //! layout nn
 //! launch evo(A: in)
@@ -52,6 +54,8 @@ _CANARY = """\
 _Float16 canary(_Float16 x, float y) { return (_Float16)(expf(y) * (float)x); }
 """
 _LONGEST_PREPROCESSED_BYTES = 16 << 20
+_LONGEST_EXPANDED = 1 << 20
+"""Characters of a kernel's own lines, once its macros are expanded."""
 _PREPROCESSOR_CPU_S = 5
 _CANARY_WALL_S = 20.0
 _PRODUCTS = ("kernel.so", "kernel.o")
@@ -148,18 +152,28 @@ class Compiler:
             return failed
         product = work / "kernel.i"
         text = product.read_text(encoding="utf-8", errors="replace")
-        refused = screen_preprocessed(preprocessed_lines(text, "kernel.c"))
+        lines = tuple(preprocessed_lines(text, "kernel.c"))
+        if sum(len(line.text) for line in lines) > _LONGEST_EXPANDED:
+            return _over_limit(f"its macros make more than {_LONGEST_EXPANDED} characters of it", log)
+        refused = screen_preprocessed(lines)
         if refused is not None:
             return BuildOutcome(refused, log)
         with product.open("a", encoding="utf-8") as file:
             file.write(entry)
-        failed, log = self._step(
-            work, (*flags, "-fstack-usage", "-c", "kernel.i", "-o", "kernel.o"), "kernel.o", self._limits
-        )
+        limits = replace(self._limits, file_bytes=LARGEST_OBJECT_BYTES)
+        failed, log = self._step(work, (*flags, "-fstack-usage", "-c", "kernel.i", "-o", "kernel.o"), "kernel.o", limits)
         if failed is not None:
             return failed
-        failed, _ = self._step(work, (*_LINK, "-o", "kernel.so", "kernel.o", "-lm"), "kernel.so", self._limits)
-        return failed if failed is not None else BuildOutcome(None, log, {"stack_bytes": _stack_bytes(work)})
+        excess = measure_object(work / "kernel.o")
+        if excess is not None:
+            return _over_limit(excess, log)
+        failed, _ = self._step(work, (*_LINK, "-o", "kernel.so", "kernel.o", "-lm"), "kernel.so", limits)
+        if failed is not None:
+            return failed
+        excess = measure_object(work / "kernel.so")
+        if excess is not None:
+            return _over_limit(excess, log)
+        return BuildOutcome(None, log, {"stack_bytes": _stack_bytes(work)})
 
     def _step(self, work: Path, arguments: tuple[str, ...], product: str, limits: Limits) -> tuple[BuildOutcome | None, str]:
         """Runs the compiler once: the failure, if it is the kernel's, and the messages."""

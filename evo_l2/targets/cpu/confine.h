@@ -42,7 +42,7 @@ static const int evo_zygote_syscalls[] = {
     SYS_mprotect, SYS_madvise, SYS_brk, SYS_clone, SYS_wait4, SYS_waitid, SYS_kill, SYS_ptrace, SYS_pipe2, SYS_exit_group,
     SYS_exit, SYS_rt_sigprocmask, SYS_rt_sigaction, SYS_rt_sigreturn, SYS_rt_sigtimedwait, SYS_restart_syscall, SYS_prctl,
     SYS_seccomp, SYS_prlimit64, SYS_setrlimit, SYS_getrlimit, SYS_getpid, SYS_getppid, SYS_gettid, SYS_getrandom,
-    SYS_clock_gettime, SYS_futex, SYS_set_robust_list, SYS_set_tid_address, SYS_sched_yield,
+    SYS_clock_gettime, SYS_futex, SYS_set_robust_list, SYS_set_tid_address, SYS_sched_yield, SYS_ppoll,
 #ifdef SYS_clone3
     SYS_clone3,
 #endif
@@ -51,6 +51,15 @@ static const int evo_zygote_syscalls[] = {
 #endif
 #ifdef SYS_open
     SYS_open, SYS_stat, SYS_access, SYS_fork, SYS_arch_prctl,
+#endif
+};
+
+/* What the dynamic loader needs to load one library in a child, and to take on the candidate's filter after that. */
+static const int evo_loading_syscalls[] = {
+    SYS_read, SYS_close, SYS_openat, SYS_fstat, SYS_newfstatat, SYS_lseek, SYS_pread64, SYS_mmap, SYS_munmap, SYS_mprotect,
+    SYS_madvise, SYS_brk, SYS_futex, SYS_getrandom, SYS_seccomp, SYS_exit_group, SYS_exit,
+#ifdef SYS_open
+    SYS_open, SYS_stat, SYS_access,
 #endif
 };
 
@@ -118,6 +127,23 @@ static int evo_confine_zygote(void)
         evo_filter_allow(&filter, evo_zygote_syscalls[i]);
     return evo_filter_install(&filter, SECCOMP_RET_ERRNO | EPERM);
 #else
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+/* The filter under which a child loads a candidate's library, in case that runs code. Returns 0 when it is in force. */
+static int evo_confine_loading(int ready)
+{
+#ifdef EVO_AUDIT_ARCH
+    struct evo_filter filter;
+    evo_filter_begin(&filter);
+    for (size_t i = 0; i < sizeof evo_loading_syscalls / sizeof *evo_loading_syscalls; i++)
+        evo_filter_allow(&filter, evo_loading_syscalls[i]);
+    evo_filter_allow_on(&filter, SYS_write, ready);
+    return evo_filter_install(&filter, SECCOMP_RET_ERRNO | EPERM);
+#else
+    (void)ready;
     errno = ENOSYS;
     return -1;
 #endif

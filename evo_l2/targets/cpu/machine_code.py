@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from evo_l2.errors import ToolchainError
 from evo_l2.evaluation import BuildReport, Status, Verdict
 from evo_l2.targets.cpu.disassembly import count_instructions, forbidden_instructions, parse_disassembly
+from evo_l2.targets.cpu.messages import some
 from evo_l2.targets.cpu.shim import ENTRY
 from evo_l2.targets.cpu.toolchain import Toolchain
 
@@ -36,6 +37,8 @@ _HALF_CONVERSION = re.compile(
 )
 """The compiler's own functions for half precision on processors without the instructions."""
 _CONSTRUCTORS = (".init", ".fini", ".preinit_array", ".ctors", ".dtors")
+_LOADERS = frozenset({"_init", "_fini", "_start", "_dl_relocate_static_pie"})
+"""Functions that linkers and loaders call by their names; a kernel has no business with them."""
 _WRITE, _ALLOC, _EXECUTE = 1, 2, 4
 """Section flags of the ELF standard."""
 _LARGEST_STACK_BYTES = 1 << 20
@@ -108,16 +111,12 @@ def gate_machine_code(code: MachineCode, stack_bytes: int, build: BuildReport) -
         ("stack", _above(stack_bytes, _LARGEST_STACK_BYTES), "needs too large a stack frame (use a workspace)"),
     ):
         if found:
-            return Verdict(Status.UNLAUNCHABLE, gate, f"the kernel {what}: {_some(found)}", build)
+            return Verdict(Status.UNLAUNCHABLE, gate, f"the kernel {what}: {some(found)}", build)
     return None
 
 
 def _above(value: int, most: int) -> list[str]:
     return [f"{value} bytes, at most {most}"] if value > most else []
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _digest(elf: ELFFile, sections: tuple[Section, ...]) -> str:
@@ -173,7 +172,7 @@ def _symbols(sections: tuple[Section, ...]) -> tuple[tuple[str, ...], tuple[str,
         if where == "SHN_COMMON" or (where in writable_at and symbol.name and kind != "STT_SECTION"):
             writable.add(symbol.name)
             named.add(where)
-        if kind in ("STT_GNU_IFUNC", "STT_LOOS"):
+        if kind in ("STT_GNU_IFUNC", "STT_LOOS") or symbol.name in _LOADERS:
             constructors.add(symbol.name)
     writable |= {name for index, name in writable_at.items() if index not in named}
     return tuple(sorted(undefined)), tuple(sorted(writable)), tuple(sorted(constructors))
@@ -181,7 +180,7 @@ def _symbols(sections: tuple[Section, ...]) -> tuple[tuple[str, ...], tuple[str,
 
 def _is_writable(section: Section) -> bool:
     """Whether it can be written once it is loaded; the linker makes `.data.rel.ro` read-only before anything runs."""
-    is_relro = section.name.startswith(".data.rel.ro") or section.name.startswith(_CONSTRUCTORS)
+    is_relro = f"{section.name}.".startswith(".data.rel.ro.") or section.name.startswith(_CONSTRUCTORS)
     return bool(section["sh_flags"] & _WRITE and section["sh_flags"] & _ALLOC and section["sh_size"] and not is_relro)
 
 

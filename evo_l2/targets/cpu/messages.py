@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["LONGEST_LOG", "blames_source", "errors_first", "is_out_of_memory", "is_out_of_space"]
+__all__ = [
+    "LONGEST_LOG",
+    "UNPRINTABLE",
+    "blames_source",
+    "errors_first",
+    "is_out_of_memory",
+    "is_out_of_space",
+    "printable",
+    "some",
+]
 
 LONGEST_LOG = 4096
 """Characters that are kept of a compiler's messages."""
+_LONGEST_LINE = 1000
+UNPRINTABLE = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""What a terminal obeys instead of showing it, and what turns the order of the text around: inside a pattern's brackets."""
+_UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 _HEADLINE = re.compile(r"^(?:\S+?:(?:\d+:){0,2} )?(?P<kind>fatal error|error|warning|note): |^\S*ld\S*: |undefined reference")
 _LOCATED = re.compile(r"^kernel\.c:\d+:.*\berror: ", re.MULTILINE)
 _UNRESOLVED = re.compile(r"undefined reference to|undefined symbol|multiple definition of|hidden symbol")
-_TEMPORARY = re.compile(r"(?:\./|/\S*/)cc\w{6}\.(\w+)")
+_TEMPORARY = re.compile(r"(?:\./|/(?:[^\s/]+/)*)cc\w{6}\.(\w+)")
 _NOISE = re.compile(r"Please submit a full bug report|See <file:|compilation terminated\.|cc1: some warnings being treated")
 _MEMORY = re.compile(r"out of memory|(virtual )?memory exhausted|cannot allocate memory|bad_alloc", re.IGNORECASE)
 _SPACE = re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.IGNORECASE)
@@ -32,6 +46,16 @@ def is_out_of_space(output: str) -> bool:
     return _SPACE.search(output) is not None
 
 
+def printable(text: str) -> str:
+    """The text with every character that a terminal would obey named instead; ends of lines and tabs stay."""
+    return _UNPRINTABLE.sub(lambda match: f"<U+{ord(match.group()):04X}>", text)
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of many names."""
+    return printable(", ".join(name[:80] for name in names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""))
+
+
 def errors_first(output: str, folder: str) -> str:
     """The messages with errors before warnings, temporary paths named plainly, at most `LONGEST_LOG` characters.
 
@@ -39,10 +63,11 @@ def errors_first(output: str, folder: str) -> str:
         output: What the tools wrote.
         folder: Where they ran; its path does not stay in the text.
     """
-    text = _TEMPORARY.sub(r"kernel.\1", output.replace(folder.rstrip("/") + "/", ""))
+    lines = output.replace(folder.rstrip("/") + "/", "").replace("\r\n", "\n").split("\n")
+    lines = [_TEMPORARY.sub(r"kernel.\1", printable(line[:_LONGEST_LINE])) for line in lines]
     blocks: list[list[str]] = []
     ranks: list[int] = []
-    for line in text.splitlines():
+    for line in lines:
         if _NOISE.match(line):
             continue
         match = _HEADLINE.search(line)

@@ -13,6 +13,7 @@ from evo_l2.problem import Problem
 from evo_l2.targets.cpu.compiler import Compiler
 from evo_l2.targets.cpu.machine_code import gate_machine_code, read_machine_code, resources_of
 from evo_l2.targets.cpu.screen import screen
+from evo_l2.targets.cpu.shared_object import gate_shared_object, read_shared_object
 
 __all__ = ["prepare"]
 
@@ -39,7 +40,8 @@ def prepare(kernel: Kernel, problem: Problem, compiler: Compiler) -> Prepared:
     values = [resources.get(axis.name) for axis in axes]
     measures = tuple(float(value) if isinstance(value, int | float) else None for value in values)
     identity = _identity(code.digest, kernel, spaces)
-    refused = gate_machine_code(code, built.stack_bytes, build)
+    shared = read_shared_object(built.library)
+    refused = gate_machine_code(code, built.stack_bytes, build) or gate_shared_object(shared, build)
     if refused is not None:
         return Prepared(kernel, identity, replace(refused, measures=measures))
     return Prepared(kernel, identity, None, build, measures, built.library)

@@ -3,17 +3,17 @@
  *     runner PARENT MEMORY LIBRARY ENTRY     commands on standard input, replies on standard output, in fixed-size records
  *     runner --probe                         prints what this machine offers
  *
- * This process ("the zygote") calls nothing in the library (one with constructors is refused before it comes here), so its
- * clock and its word can be trusted. Each command forks a child that maps only the buffer sets it was given, faults
- * everything in, gives up its rights, reports ready, and waits. The zygote reads the clock, says go, and reads it again when
+ * This process ("the zygote") does not even load a candidate's library, since loading may run code: its clock and its word can
+ * be trusted. Each command forks a child that maps only the buffer sets it was given, loads the library under a filter of its
+ * own, faults everything in, gives up its last rights, reports ready, and waits. Before the first command one child loads the
+ * library and ends. Trusted code is loaded here, once. The zygote reads the clock, says go, and reads it again when
  * the child begins to exit: as its tracer it is told before the kernel takes the child's memory apart, which would cost more
  * than a small call, and the child cannot forge it.
  */
 #define _GNU_SOURCE
 #include "trace.h"
 
-#include <dlfcn.h>
-#include <link.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +23,7 @@
 #include <time.h>
 
 #define MAGIC 0x65766f2d6c322d31LL
+#define LOAD_S 10LL
 
 static long long now_ns(void)
 {
@@ -39,6 +40,25 @@ static int read_all(int from, void *to, size_t n)
             return -1;
         if (got > 0)
             p += got, n -= (size_t)got;
+    }
+    return 0;
+}
+
+/* Returns 0, -1 when the other side is gone, 1 when time is up. */
+static int read_within(int from, void *to, size_t n, long long most_ns)
+{
+    for (long long deadline = now_ns() + most_ns, left = most_ns; n; left = deadline - now_ns()) {
+        struct pollfd word = {.fd = from, .events = POLLIN};
+        struct timespec t = {left / 1000000000LL, left % 1000000000LL};
+        if (left <= 0)
+            return 1;
+        if (ppoll(&word, 1, &t, NULL) <= 0)
+            continue;
+        ssize_t got = read(from, to, n);
+        if (got <= 0 && !(got < 0 && errno == EINTR))
+            return -1;
+        if (got > 0)
+            to = (char *)to + got, n -= (size_t)got;
     }
     return 0;
 }
@@ -139,7 +159,14 @@ static void run(const struct command *c)
     close(go[0]), close(ready[1]);
     struct reply r = {.system_call = UNKNOWN, .address = UNKNOWN};
     struct report report = {0};
-    int mute = read_all(ready[0], &report, sizeof report);
+    /* The first word comes from our own code alone; from there on the library may have run what it brings. */
+    int mute = read_all(ready[0], &report, sizeof report), loading = 0;
+    if (!mute && !report.error && !setup.trusted) {
+        mute = read_within(ready[0], &report, sizeof report, LOAD_S * 1000000000LL);
+        loading = mute;
+    }
+    if (loading > 0)
+        kill(pid, SIGKILL);
     /* Only now: a traced child that crashed before it was ready would stop and wait for us while we wait for its word. */
     if (traced && !mute && ptrace(PTRACE_SEIZE, pid, NULL, (void *)(PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL)))
         traced = 0;
@@ -151,27 +178,12 @@ static void run(const struct command *c)
     close(go[1]), close(ready[0]);
     if (report.error)
         answer_text(BROKEN, report.step, strerror(report.error));
+    else if (loading)
+        conclude(&r, status, timed_out || loading > 0, code);
     else if (mute)
         answer_text(BROKEN, "the child ended before its call", WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : NULL);
     else
         conclude(&r, status, timed_out, code);
-}
-
-static int remember_segments(struct dl_phdr_info *info, size_t size, void *library)
-{
-    (void)size;
-    if (info->dlpi_addr != *(ElfW(Addr) *)library)
-        return 0;
-    for (int i = 0; i < info->dlpi_phnum && n_segments < MOST_SEGMENTS; i++) {
-        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        if (p->p_type != PT_LOAD || (p->p_flags & PF_W))
-            continue;
-        uintptr_t start = (info->dlpi_addr + p->p_vaddr) & ~(page_bytes - 1);
-        uintptr_t end = (info->dlpi_addr + p->p_vaddr + p->p_memsz + page_bytes - 1) & ~(page_bytes - 1);
-        segments[n_segments].start = (char *)start;
-        segments[n_segments++].n_bytes = end - start;
-    }
-    return 0;
 }
 
 static void close_others(int keep)
@@ -235,18 +247,60 @@ static __attribute__((noinline)) void stretch_stack(void)
         space[i - 1] = 0;
 }
 
-static void load(const char *library, const char *symbol)
+static _Noreturn void load_and_end(int said)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(0), close(1), close(memory);
+    limit_child(LOAD_S + 1);
+    const char *why = confined && evo_confine_loading(said) ? "the loader's filter is refused" : load();
+    char text[sizeof ((struct reply *)0)->text] = "";
+    snprintf(text, sizeof text, "%s", why ? why : "");
+    _exit(write(said, text, sizeof text) != (ssize_t)sizeof text);
+}
+
+/* Answers and ends this process unless the library loads in a child: what it cannot do there is the library's fault. */
+static void try_loading(void)
+{
+    int said[2], status;
+    if (pipe2(said, O_CLOEXEC))
+        broken("no pipe");
+    pid_t pid = fork();
+    if (pid < 0)
+        broken("no process");
+    if (pid == 0) {
+        close(said[0]);
+        load_and_end(said[1]);
+    }
+    close(said[1]);
+    struct reply r = {.kind = LOAD_FAILED};
+    int late = read_within(said[0], r.text, sizeof r.text, LOAD_S * 1000000000LL);
+    close(said[0]);
+    if (await_end(pid, now_ns(), late > 0 ? 0 : 1000000000LL, &r, &status))
+        late = 1;
+    if (!late && !r.text[0])
+        return;
+    r.text[sizeof r.text - 1] = 0;
+    if (late) {
+        r.text[0] = 0;
+        r.kind = late > 0 ? TIMED_OUT : WIFSIGNALED(status) ? SIGNALLED : EXITED;
+        r.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    }
+    answer(&r);
+    _exit(0);
+}
+
+static void load_or_try(void)
 {
     answer_text(LOADING, "loading", NULL);
-    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    if (handle)
-        entry = (entry_function *)(uintptr_t)dlsym(handle, symbol);
-    if (!entry) {
-        const char *why = dlerror();
-        answer_text(LOAD_FAILED, why ? why : "the entry is a null symbol", NULL);
+    if (!setup.trusted) {
+        try_loading();
+        return;
+    }
+    const char *why = load();
+    if (why) {
+        answer_text(LOAD_FAILED, why, NULL);
         _exit(0);
     }
-    dl_iterate_phdr(remember_segments, &((struct link_map *)handle)->l_addr);
 }
 
 static void serve(void)
@@ -293,6 +347,8 @@ int main(int argc, char **argv)
     if (getsid(0) != getpid() && setsid() < 0)
         return 3;
     memory = atoi(argv[2]);
+    library = argv[3];
+    symbol = argv[4];
     zygote = getpid();
     page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     close_others(memory);
@@ -314,12 +370,12 @@ int main(int argc, char **argv)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         broken("privileges cannot be given up");
     if (!setup.trusted) {
-        r.landlock = evo_landlock(argv[3]);
+        r.landlock = evo_landlock(library);
         confined = evo_confine_zygote() == 0;
         r.powers |= confined ? SECCOMP : 0;
     }
     traced = 1;
-    load(argv[3], argv[4]);
+    load_or_try();
     answer(&r);
     serve();
     _exit(0);

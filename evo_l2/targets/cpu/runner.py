@@ -25,6 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evo_l2.errors import DeviceError
 from evo_l2.targets.cpu.buffers import BufferSpec, Memory
+from evo_l2.targets.cpu.messages import printable
 from evo_l2.targets.cpu.runner_binary import RunnerBinary
 
 __all__ = ["BufferSpec", "LoadFailed", "RunKind", "RunResult", "Runner", "RunnerBinary"]
@@ -237,18 +238,16 @@ class Runner:
     def _await_ready(self, library: Path) -> None:
         if self._receive(_START_S)[1] != _LOADING:
             raise self._broken("the runner does not load anything", "its first message")
-        try:
-            reply = self._receive(_START_S)
-        except DeviceError:
-            process = self._process
-            code = process.poll() if process is not None else None
-            if self._trusted or code is None or code == -signal.SIGKILL:
-                raise
-            how = f"killed the process ({signal.Signals(-code).name})" if code < 0 else "ended the process"
-            raise LoadFailed(f"loading {library.name} {how}") from None
+        reply = self._receive(_START_S)
         text = _text(reply)
         if reply[1] == _LOAD_FAILED:
             raise LoadFailed(text.replace(f"{library.resolve()}", library.name))
+        if reply[1] == _SIGNALLED and reply[3] == signal.SIGKILL:
+            raise self._broken("loading was killed from outside", "SIGKILL", "free memory, then run again")
+        if reply[1] in (_SIGNALLED, _EXITED, _TIMED_OUT):
+            ended = "did not end" if reply[1] == _TIMED_OUT else "ended the process"
+            how = f"killed the process ({_name(reply[3])})" if reply[1] == _SIGNALLED else ended
+            raise LoadFailed(f"loading {library.name} {how}")
         if reply[1] != _READY:
             raise self._broken("the runner is not ready", text or "an unknown message")
         self._address, self._stack_top = reply[6], reply[2]
@@ -276,8 +275,7 @@ class Runner:
         return RunResult(RunKind.SIGNAL, None, number, self._crash(number, reply[6]), peak_bytes)
 
     def _crash(self, number: int, address: int) -> str:
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        words = f"crashed with {name}"
+        words = f"crashed with {_name(number)}"
         if number not in (signal.SIGSEGV, signal.SIGBUS):
             return words
         if address == _NO_ADDRESS:
@@ -338,7 +336,11 @@ class Runner:
 def _text(reply: tuple[int, ...]) -> str:
     raw = reply[10]
     assert isinstance(raw, bytes)
-    return raw.split(b"\0", 1)[0].decode(errors="replace")
+    return printable(raw.split(b"\0", 1)[0].decode(errors="replace"))
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _forbidden(number: int, name: str) -> str:

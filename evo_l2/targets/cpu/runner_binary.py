@@ -13,7 +13,7 @@ __all__ = ["RunnerBinary"]
 
 _SOURCES = ("runner.c", "trace.h", "child.h", "confine.h")
 _FLAGS = ("-O2", "-std=gnu11", "-fno-strict-aliasing")
-_LIBRARIES = ("-Wl,--no-as-needed", "-ldl", "-lm")
+_LIBRARIES = ("-Wl,-z,relro", "-Wl,-z,now", "-Wl,--no-as-needed", "-ldl", "-lm")
 """Kernels may call libm; loaded with the runner, it is there when no file can be opened any more."""
 
 

@@ -16,7 +16,7 @@ from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
 from evo_l2.launch import Launch, Role
 from evo_l2.problem import Problem
-from evo_l2.targets.cpu.source import Line, SourceError, logical_lines
+from evo_l2.targets.cpu.source import Line, SourceError, check_characters, logical_lines
 
 __all__ = ["ALLOWED_ATTRIBUTES", "ALLOWED_FLAGS", "ALLOWED_HEADERS", "screen", "screen_preprocessed"]
 
@@ -61,7 +61,10 @@ _PRAGMA = re.compile(
 )
 _PRAGMA_OPERATOR = re.compile(r"\b_Pragma\s*\(\s*\"((?:\\.|[^\"\\])*)\"\s*\)")
 _INCLUDE = re.compile(r"\s*(?:#|%:|\?\?=)\s*include\s*<([\w./+-]+)>\s*")
-_DIRECTIVE = re.compile(r"\s*(?:#|%:|\?\?=)\s*([^\W\d]\w*)?\s*(.*?)\s*", re.DOTALL)
+_DIRECTIVE = re.compile(r"(?:#|%:|\?\?=)\s*([^\W\d]\w*)?\s*(.*)", re.DOTALL)
+_BEFORE_INCLUDES = frozenset({"include", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "pragma", ""})
+_MACRO = re.compile(r"(?:define|undef)\s+([\w$]+)")
+_RESERVED = re.compile(r"__\w*|_[A-Z]\w*")
 _WORDS: tuple[tuple[str, str, str], ...] = (
     ("assembly", "assembly", r"asm|__asm|__asm__"),
     ("includes", "a look at the file system", r"__has_include(_next)?|__has_embed"),
@@ -84,6 +87,10 @@ def screen(kernel: Kernel, problem: Problem) -> Verdict | None:
         return _refused("size", f"the source is longer than {LONGEST_SOURCE_BYTES} bytes")
     if not kernel.source.isascii() and any("\ud800" <= c <= "\udfff" for c in kernel.source):
         return _refused("text", "the source is not valid Unicode")
+    try:
+        check_characters(kernel.source)
+    except SourceError as error:
+        return _refused("text", str(error))
     try:
         launch = kernel.launch
         _ = kernel.tunables
@@ -176,11 +183,25 @@ def _check_text(source: str) -> Verdict | None:
         verdict = verdict or _check_pragmas(line) or _check_words((line.number, name) for name in sorted(line.names))
         if verdict is not None:
             return verdict
+    return _check_order(lines)
+
+
+def _check_order(lines: Iterable[Line]) -> Verdict | None:
+    """Headers come first: macros and code that stand before one would reach its text, which is not screened."""
+    first = 0
+    for line in lines:
+        match = _DIRECTIVE.fullmatch(line.text.strip()) if line.is_directive else None
+        word = (match.group(1) or "") if match is not None else None
+        if word == "include" and first:
+            what = f"#include has to stand before the first #define, #undef and line of code (line {first})"
+            return _at(line.number, "includes", f"{what}; move it to the top")
+        if word not in _BEFORE_INCLUDES:
+            first = first or line.number
     return None
 
 
 def _check_directive(line: Line, *, pragmas_only: bool = False) -> Verdict | None:
-    match = _DIRECTIVE.fullmatch(line.text)
+    match = _DIRECTIVE.fullmatch(line.text.strip())
     word, rest = (match.group(1) or "", match.group(2)) if match is not None else ("", line.text)
     if word == "pragma":
         shown = " ".join(rest.split())[:60]
@@ -191,6 +212,11 @@ def _check_directive(line: Line, *, pragmas_only: bool = False) -> Verdict | Non
             known = ", ".join(sorted(ALLOWED_HEADERS))
             return _at(line.number, "includes", f"only these headers may be included, between < and >: {known}")
         return None
+    if not pragmas_only and word in ("define", "undef"):
+        name = _MACRO.match(f"{word} {rest}")
+        if name is not None and _RESERVED.fullmatch(name.group(1)):
+            what = "names with __ or _ and a capital in front belong to the compiler"
+            return _at(line.number, "directives", f"#{word} {name.group(1)[:40]} is not allowed: {what}")
     if not pragmas_only and (word in _DIRECTIVES or not (word or rest)):
         return None
     return _at(line.number, "directives", f"#{word or rest[:20]} is not allowed{' in a macro' if pragmas_only else ''}")
@@ -215,30 +241,38 @@ def _check_words(tokens: Iterable[tuple[int, str]]) -> Verdict | None:
 
 
 def _check_attributes(tokens: list[tuple[int, str]]) -> Verdict | None:
+    for number, name in _attribute_names(tokens):
+        if name not in ALLOWED_ATTRIBUTES:
+            known = ", ".join(sorted(ALLOWED_ATTRIBUTES))
+            return _at(number, "attributes", f"the attribute {name[:40]} is not allowed; allowed are {known}")
     for at, (number, token) in enumerate(tokens):
-        if token in ("__attribute__", "__attribute"):
-            for name in _attribute_names(tokens, at + 1):
-                if name not in ALLOWED_ATTRIBUTES:
-                    known = ", ".join(sorted(ALLOWED_ATTRIBUTES))
-                    return _at(number, "attributes", f"the attribute {name[:40]} is not allowed; allowed are {known}")
-        elif token in ("__declspec", "_Noreturn") or (token == "[" and [t for _, t in tokens[at + 1 : at + 2]] == ["["]):
+        if token in ("__declspec", "_Noreturn") or (token == "[" and [t for _, t in tokens[at + 1 : at + 2]] == ["["]):
             return _at(
                 number, "attributes", f"{token if token != '[' else '[[ ]]'} is not allowed; write __attribute__((...))"
             )
     return None
 
 
-def _attribute_names(tokens: list[tuple[int, str]], at: int) -> Iterator[str]:
-    """Names of the attributes in the list that begins at `((`, without their arguments and underscores."""
-    depth = 0
+def _attribute_names(tokens: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Names of all attributes, without their arguments and underscores, each with the line where its list begins.
+
+    One pass, whatever stands within what: a list that is open while another one begins goes on after that.
+    """
+    open_lists: list[tuple[int, int]] = []
     before = ""
-    for _, token in tokens[at:]:
-        if depth == 2 and token not in ("(", ")", ",") and before in ("(", ","):
-            yield token[2:-2] if len(token) > 4 and token.startswith("__") and token.endswith("__") else token
-        depth += {"(": 1, ")": -1}.get(token, 0)
+    for number, token in tokens:
+        while open_lists and open_lists[-1][1] == 0 and token != "(":
+            open_lists.pop()
+        if token in ("__attribute__", "__attribute"):
+            open_lists.append((number, 0))
+        elif open_lists:
+            begin, depth = open_lists.pop()
+            if depth == 2 and token not in ("(", ")", ",") and before in ("(", ","):
+                yield begin, token[2:-2] if len(token) > 4 and token.startswith("__") and token.endswith("__") else token
+            depth += {"(": 1, ")": -1}.get(token, 0)
+            if depth > 0:
+                open_lists.append((begin, depth))
         before = token
-        if depth <= 0:
-            return
 
 
 def _at(line: int, gate: str, message: str) -> Verdict:

@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Line", "SourceError", "logical_lines", "preprocessed_lines"]
+from evo_l2.targets.cpu.messages import UNPRINTABLE
+
+__all__ = ["Line", "SourceError", "check_characters", "logical_lines", "preprocessed_lines"]
 
 _SPLICE = re.compile(r"\\[ \t\v\f]*\n")
 """Compilers join lines over blanks after the backslash too, with no more than a warning."""
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]|\r(?!\n)")
+_CONTROL = re.compile(f"(?![\x0b\x0c\r])[{UNPRINTABLE}]|\r(?!\n)")
+_BLANKS = re.compile(r"[ \t\v\f]{201}")
+"""Patterns that look for the end of a value, the launch's too, take time as the square of a run of blanks."""
 _RAW_PREFIX = re.compile(r"(?<![\w$])(?:u8|[uUL])?R$")
 _PIECE = re.compile(r"//[^\n]*|/\*(?s:.*?)\*/|\"(?:\\[^\n]|[^\"\\\n])*\"|'(?:\\[^\n]|[^'\\\n])*'|(?P<open>/\*|[\"'])")
 _TOKEN = re.compile(
@@ -56,15 +60,29 @@ class Line:
         return self.text.lstrip().startswith(("#", "%:", "??="))
 
 
+def check_characters(source: str) -> None:
+    """Refuses what a terminal would obey, and what would show people another text than compilers read.
+
+    Raises:
+        SourceError: Control characters, marks that turn the direction of text, line ends that C does not know; or long runs
+            of blanks.
+    """
+    found = _CONTROL.search(source)
+    if found is not None:
+        line = 1 + source.count("\n", 0, found.start())
+        raise SourceError(line, f"there is a control character (U+{ord(found.group()):04X})")
+    found = _BLANKS.search(source)
+    if found is not None:
+        raise SourceError(1 + source.count("\n", 0, found.start()), "there are more than 200 blanks in a row")
+
+
 def logical_lines(source: str) -> tuple[Line, ...]:
     """The lines that are left when lines are joined and comments are gone; empty ones are left out.
 
     Raises:
-        SourceError: Control characters, raw strings, or a comment or quote that is not closed.
+        SourceError: See `check_characters`; raw strings, or a comment or quote that is not closed.
     """
-    found = _CONTROL.search(source)
-    if found is not None:
-        raise SourceError(_line_of(source, found.start()), "there is a control character")
+    check_characters(source)
     text = _joined(_SPLICE.sub(_SWALLOWED, source.replace("\r\n", "\n")))
     return tuple(_numbered(_PIECE.sub(_without_comment, text)))
 

@@ -1,0 +1,21 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+// rogue: has a macro of its own expanded inside a header, whose text nobody screens, into assembly
+// expect: rejected directives
+
+#include <math.h>
+#define PASTE(a, b) a##b
+#undef __THROW
+#define __THROW ; PASTE(__as, m__)(".pushsection .text\n.popsection\n"); extern int unused
+#include <string.h>
+
+void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K)
+{
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0;
+            for (int p = 0; p < K; p++)
+                sum += (float)A[i * K + p] * (float)B[p * N + j];
+            C[i * N + j] = (_Float16)sum;
+        }
+}
