@@ -12,6 +12,8 @@ from evo_l2.expression import Expression
 __all__ = ["Tunable", "constants", "substitute", "tunables"]
 
 _IDENTIFIER = r"[A-Za-z_]\w*"
+_LONGEST_LINE = 2000
+"""Characters; a longer line defines no constant."""
 _CONSTANT = re.compile(
     rf"^[ \t]*(?:(?:static[ \t]+)?constexpr[ \t]+int[ \t]+(?P<n1>{_IDENTIFIER})[ \t]*=[ \t]*(?P<v1>[^;\n]+?)[ \t]*;"
     rf"|\#[ \t]*define[ \t]+(?P<n2>{_IDENTIFIER})[ \t]+(?P<v2>[^\n]*?))"
@@ -95,7 +97,8 @@ def substitute(source: str, declared: Sequence[Tunable], values: Mapping[str, in
 
 def _constant(text: str) -> tuple[str, str, str | None] | None:
     """Name, value text and the text of the domain (None without `//?`) of a line that defines a constant."""
-    match = _CONSTANT.match(text.rstrip("\r"))
+    # The pattern takes time with the square of a run of blanks.
+    match = _CONSTANT.match(text.rstrip("\r")) if len(text) <= _LONGEST_LINE else None
     if match is None:
         return None
     name = match.group("n1") or match.group("n2")

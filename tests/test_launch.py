@@ -1,5 +1,7 @@
 """The launch grammar: what parses, what does not, and where the error points."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -339,3 +341,11 @@ def test_files_that_are_no_text_are_refused():
 def test_digest_covers_target_and_source():
     kernels = [Kernel(s, t) for s in ("a", "b") for t in ("cpu", "cuda")]
     assert len({k.digest for k in kernels}) == 4
+
+
+def test_a_line_of_blanks_takes_no_time():
+    source = "#define A 1" + " " * 200_000 + "x\n#define B 2 //? 2 3\n"
+    begin = time.perf_counter()
+    assert constants(source) == {"B": 2}
+    assert [tunable.name for tunable in tunables(source)] == ["B"]
+    assert time.perf_counter() - begin < 1.0
