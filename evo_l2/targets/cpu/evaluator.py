@@ -163,8 +163,11 @@ class CpuEvaluator:
         instance = self._instance(prepared, sizes)
         plan = plan_pairs(call_us, set_bytes(instance), settings)
         baseline = self._baseline.at(instance)
-        with self._stage(prepared, sizes, plan.n_calls) as stage:
-            timing = time_pairs(stage, plan.n_calls, baseline.stage, baseline.n_calls, plan.n_blocks, judge, seed)
+        try:
+            with self._stage(prepared, sizes, plan.n_calls) as stage:
+                timing = time_pairs(stage, plan.n_calls, baseline.stage, baseline.n_calls, plan.n_blocks, judge, seed)
+        except LoadFailed as error:
+            return Failure(Status.UNLAUNCHABLE, "load", str(error))
         if isinstance(timing, Failure):
             return timing
         return replace(timing, bare_baseline_us=baseline.bare_share * float(np.median(timing.baseline_us)))
