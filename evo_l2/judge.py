@@ -25,8 +25,10 @@ __all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "Tim
 _N_MARKS = 64
 _SPARE_POISON = 65536
 """Values by which the string of a timed run's poison is longer than one output."""
+_FEWEST_WITH_REPEATS = 32
+"""Timed calls from which on each operand is repeated once."""
 _MOST_STACKED = 1 << 17
-"""Values of all operands of the sets whose results are checked at a time."""
+"""Values of all operands of the sets that are drawn, or whose results are checked, at a time."""
 
 Bytes = NDArray[np.uint8]
 
@@ -172,20 +174,24 @@ class Judge:
     def prepare_timed(self, stage: Stage, n_calls: int, rng: np.random.Generator) -> list[TimedSet]:
         """Fills the first `n_calls` sets with fresh inputs and poison; returns what is needed to check them.
 
-        Operands are drawn independently about root(n) times and combined as `_pairings` says. The poison of every set is a
-        random piece of one random string.
+        Every operand of every call is drawn for that call alone, so that nothing is left to share among the calls of a
+        sample, whatever a kernel keeps in its workspace. But in a long sample, each operand once comes twice in a row: a
+        kernel that takes an operand it has just seen for a call it has just made is wrong there. The poison of every set is
+        a random piece of one random string.
         """
         instance = stage.instance
-        names = [operand.name for operand in instance.operands(Role.IN)]
-        n_draws = n_calls if len(names) < 2 else max(math.ceil(math.sqrt(n_calls)), min(n_calls, 4))
-        draws = [instance.problem.draw_timed(instance, rng) for _ in range(n_draws)]
         outputs = {operand.name: (instance.shape(operand), operand.dtype) for operand in instance.operands(Role.OUT)}
         pools = {name: _Pool(shape, dtype, n_calls, rng) for name, (shape, dtype) in outputs.items()}
         places = {name: rng.integers(max(pool.size, 1), size=(n_calls, _N_MARKS)) for name, pool in pools.items()}
-        fills = []
-        for index, (first, others) in enumerate(_pairings(n_calls, n_draws)):
-            picks = [draws[first if i == 0 else others] for i in range(len(names))]
-            inputs = {name: pick[name] for name, pick in zip(names, picks, strict=True)}
+        fills: list[TimedSet] = []
+        repeats = _repeats([operand.name for operand in instance.operands(Role.IN)], n_calls, rng)
+        n_stacked = _n_stacked(instance)
+        for index in range(n_calls):
+            if index % n_stacked == 0:
+                stacked = instance.problem.draw_timed(instance, min(n_stacked, n_calls - index), rng)
+            inputs = {name: value[index % n_stacked] for name, value in stacked.items()}
+            if index in repeats:
+                inputs[repeats[index]] = fills[-1].inputs[repeats[index]]
             poison = {name: pool.piece() for name, pool in pools.items()}
             self._fill(stage, index, inputs, poison, rng)
             marks = {name: (at[index], poison[name].reshape(-1)[at[index]]) for name, at in places.items()}
@@ -210,8 +216,7 @@ class Judge:
                 return Failure(Status.CHEATING, "timed-outputs", message)
         problem = stage.instance.problem
         names = [operand.name for operand in stage.instance.operands(Role.OUT)]
-        n_values = sum(value.size for value in sets[0].values())
-        n_stacked = max(1, _MOST_STACKED // max(1, n_values))
+        n_stacked = _n_stacked(stage.instance)
         for start in range(0, len(fills), n_stacked):
             piece = slice(start, start + n_stacked)
             inputs = {name: _stack([timed.inputs[name] for timed in fills[piece]]) for name in fills[0].inputs}
@@ -268,7 +273,7 @@ class Judge:
 
     def _repeat(self, stage: Stage, rng: np.random.Generator) -> Failure | None:
         """Two runs on the same inputs, with other junk in the outputs and workspaces."""
-        inputs = stage.instance.problem.draw_timed(stage.instance, rng)
+        inputs = {name: value[0] for name, value in stage.instance.problem.draw_timed(stage.instance, 1, rng).items()}
         results = []
         for _ in range(2):
             self._poisoned(stage, inputs, rng)
@@ -332,17 +337,18 @@ class Judge:
         return None
 
 
-def _pairings(n_calls: int, n_draws: int) -> list[tuple[int, int]]:
-    """For each call, which draw its first operand is taken from, and which the others; no two calls agree in both.
+def _repeats(names: Sequence[str], n_calls: int, rng: np.random.Generator) -> dict[int, str]:
+    """Calls of a long sample that take one operand from the call before, and which."""
+    if n_calls < _FEWEST_WITH_REPEATS or len(names) < 2:
+        return {}
+    calls = rng.choice(np.arange(1, n_calls), size=len(names), replace=False)
+    return {int(call): name for call, name in zip(calls, names, strict=True)}
 
-    A call and the next one agree in neither, so that what one leaves behind for the other, such as a packed operand, saves
-    nothing. Among eight calls or more, the second shares its first operand with the first, the others with the third: a
-    kernel that takes an operand that it has just seen for a call that it has just made is wrong there.
-    """
-    pairs = [(first, (first + turn) % n_draws) for turn in range(n_draws) for first in range(n_draws)]
-    if n_calls >= 8 and n_draws < n_calls:
-        pairs.insert(1, pairs.pop(n_draws))
-    return pairs[:n_calls]
+
+def _n_stacked(instance: Instance) -> int:
+    """Number of sets that are drawn, or whose results are checked, at a time."""
+    n_values = sum(math.prod(instance.shape(operand)) for operand in instance.problem.operands)
+    return max(1, _MOST_STACKED // max(1, n_values))
 
 
 class _Pool:

@@ -173,8 +173,8 @@ class Problem(Protocol):
         """The least work of one call."""
         ...
 
-    def draw_timed(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
-        """Inputs as they are in use: those that timed calls run on."""
+    def draw_timed(self, instance: Instance, n_calls: int, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+        """Inputs for several timed calls, stacked along a new first axis; every call's are drawn independently."""
         ...
 
     def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:

@@ -206,13 +206,16 @@ def test_a_timed_call_that_was_skipped_is_found_in_any_set():
         assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
 
 
-@pytest.mark.parametrize("n_calls", [2, 3, 4, 7, 8, 9, 10, 40, 130])
-def test_neighbouring_timed_sets_share_no_operand_but_for_the_trap(n_calls):
-    fills = Judge().prepare_timed(ArrayStage(right, n_sets=n_calls), n_calls, np.random.default_rng(0))
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("n_calls", [2, 9, 31, 32, 130])
+def test_timed_sets_share_no_operand_but_each_once_with_the_call_before(n_calls, layout):
+    fills = Judge().prepare_timed(ArrayStage(right, n_sets=n_calls, layout=layout), n_calls, np.random.default_rng(n_calls))
     values = [{name: value.tobytes() for name, value in fill.inputs.items()} for fill in fills]
     assert len({(value["A"], value["B"]) for value in values}) == n_calls
-    shared = {name: [i for i in range(1, n_calls) if values[i][name] == values[i - 1][name]] for name in "AB"}
-    assert shared == ({"A": [1], "B": [2]} if n_calls >= 8 else {"A": [], "B": []})
+    for name in "AB":
+        repeated = [i for i in range(1, n_calls) if values[i][name] == values[i - 1][name]]
+        assert len(repeated) == (n_calls >= 32)
+        assert len({value[name] for value in values}) == n_calls - len(repeated)
 
 
 def test_the_poison_of_timed_sets_differs():
@@ -344,6 +347,95 @@ def test_cancellation_sees_narrow_partial_sums(k, bits):
         assert failure.gate == "cancellation"
         if bits >= 17 and k >= 112:
             assert Judge(skip=frozenset({"cancellation"})).judge(stage, np.random.SeedSequence(seed)) is None
+
+
+@settings(max_examples=80, deadline=None)
+@given(m=st.integers(1, 40), n=st.integers(1, 40), k=st.one_of(st.integers(1, 200), st.sampled_from([512, 2064])),
+       batch=st.integers(1, 2), n_calls=st.integers(1, 10), layout=st.sampled_from(["nn", "nt"]),
+       accumulate=st.sampled_from(["fp32", "fp16"]), seed=st.integers(0, 2**32))  # fmt: skip
+def test_the_check_of_timed_calls_passes_sums_in_any_order(m, n, k, batch, n_calls, layout, accumulate, seed):
+    sizes = (m, n, k, batch)
+    instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
+    rng = np.random.default_rng(seed)
+    inputs = instance.problem.draw_timed(instance, n_calls, rng)
+    a = inputs["A"].astype(np.float64)
+    b = inputs["B"].astype(np.float64).swapaxes(-1, -2) if layout == "nt" else inputs["B"].astype(np.float64)
+    assert (np.abs(a) @ np.abs(b)).max() <= 2**15
+    for dtype in (np.float32,) if accumulate == "fp32" else (np.float32, np.float16):
+        c = shuffled_sums(a.reshape(-1, m, k), b.reshape(-1, k, n), dtype, rng).reshape(n_calls, batch, m, n)
+        assert instance.problem.spot_check(instance, inputs, {"C": c}, rng) is None
+
+
+@pytest.mark.parametrize("accumulate", ["fp32", "fp16"])
+@pytest.mark.parametrize("k", [16384, 65536])
+def test_the_check_of_timed_calls_passes_long_sums(k, accumulate):
+    sizes = (9, 10, k, 1)
+    instance = Instance(Hgemm((sizes,), accumulate), sizes, "nn")
+    rng = np.random.default_rng(k)
+    inputs = instance.problem.draw_timed(instance, 4, rng)
+    a, b = inputs["A"][:, 0].astype(np.float64), inputs["B"][:, 0].astype(np.float64)
+    assert (np.abs(a) @ np.abs(b)).max() <= 45000
+    c = shuffled_sums(a, b, {"fp32": np.float32, "fp16": np.float16}[accumulate], rng)
+    assert instance.problem.spot_check(instance, inputs, {"C": c[:, None]}, rng) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=st.integers(1, 24), n=st.integers(1, 24), k=st.integers(1, 200), batch=st.integers(1, 2),
+       name=st.sampled_from(["rows-of-b", "columns-of-a", "statistics", "last-k-tile", "huge-rows", "subnormals"]),
+       layout=st.sampled_from(["nn", "nt"]), accumulate=st.sampled_from(["fp32", "fp16"]),
+       seed=st.integers(0, 2**32))  # fmt: skip
+def test_gates_pass_sums_in_any_order(m, n, k, batch, name, layout, accumulate, seed):
+    sizes = (m, n, k, batch)
+    instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
+    rng = np.random.default_rng(seed)
+    gate = gate_named(name, accumulate)
+    inputs = gate.draw(instance, rng)
+    a = inputs["A"].astype(np.float64)
+    b = inputs["B"].astype(np.float64).swapaxes(1, 2) if layout == "nt" else inputs["B"].astype(np.float64)
+    for dtype in (np.float32,) if accumulate == "fp32" else (np.float32, np.float16):
+        assert gate.check(instance, inputs, {"C": shuffled_sums(a, b, dtype, rng)}) is None
+
+
+@pytest.mark.parametrize("name", ["rows-of-b", "columns-of-a"])
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_picked_rows_take_all_of_the_range_and_have_exact_products(name, layout):
+    sizes = (96, 80, 112, 2)
+    instance = Instance(Hgemm((sizes,), "fp32", ("nn", "nt")), sizes, layout)
+    inputs = gate_named(name, "fp32").draw(instance, np.random.default_rng(3))
+    for value in inputs.values():
+        assert np.isfinite(value).all()
+        assert np.abs(value).max() > 2**14
+    whole = inputs["B" if name == "rows-of-b" else "A"]
+    assert 2.0**-14 <= np.abs(whole).min() < 2.0**-13
+    b = inputs["B"].astype(np.float64)
+    exact = inputs["A"].astype(np.float64) @ (b.swapaxes(1, 2) if layout == "nt" else b)
+    assert np.array_equal(exact, exact.astype(np.float16))
+
+
+def in_integers_when_ordinary(scale):
+    """Whole matrices in integers with one scale, when they look like standard normal values."""
+
+    def kernel(a, b, c, w):
+        values = [x.astype(np.float64) for x in (a, b)]
+        if all(2 < np.abs(x).max() < 6 and 0.75 < np.mean(x * x) < 1.25 for x in values):
+            c[...] = np.rint(values[0] * scale) @ np.rint(values[1] * scale) / scale**2
+        else:
+            right(a, b, c, w)
+
+    return kernel
+
+
+@pytest.mark.parametrize(("accumulate", "scale", "k"), [("fp16", 28, 8192), ("fp32", 4000, 64), ("fp32", 5000, 4096)])
+def test_narrow_integers_for_ordinary_values_are_found_by_gate_and_when_timed(accumulate, scale, k):
+    for seed in range(3):
+        kernel = in_integers_when_ordinary(scale)
+        stage = ArrayStage(kernel, (48, 40, k, 1), accumulate=accumulate, n_sets=40)
+        assert Judge().judge(stage, np.random.SeedSequence(seed)).gate == "statistics"
+        rng = np.random.default_rng(seed)
+        n_calls = 40 if k < 1000 else 20
+        fills = Judge().prepare_timed(stage, n_calls, rng)
+        stage.run(0, n_calls)
+        assert Judge().check_timed(stage, fills, rng).gate == "timed-outputs"
 
 
 def test_problems_that_make_no_sense_are_refused():

@@ -16,6 +16,7 @@ import pytest
 
 from evo_l2.errors import KernelError
 from evo_l2.evaluation import Status
+from evo_l2.judge import Failure, Judge
 from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.evaluator import CpuEvaluator, CpuSettings
@@ -84,11 +85,11 @@ def evaluators(cache):
         evaluator.close()
 
 
-def judged(evaluator, kernel):
+def judged(evaluator, kernel, seed=None):
     prepared = evaluator.prepare(kernel)
     if prepared.verdict is not None:
         return prepared.verdict
-    return evaluator.measure(prepared, np.random.SeedSequence(20)).verdict
+    return evaluator.measure(prepared, seed or np.random.SeedSequence(20)).verdict
 
 
 def need(rogue, offers):
@@ -129,6 +130,25 @@ def test_a_square_problem_alone_would_not_do(name, evaluators):
     square = judged(evaluators((96, 112, 112, 1)), rogue.kernel)
     assert (square.status is Status.PASSED) == (name == "wrong_stride")
     assert judged(evaluators(USUAL_CASE), rogue.kernel).status is Status.INCORRECT
+
+
+def test_inputs_do_not_follow_from_the_public_seed(cache, monkeypatch):
+    seen = []
+
+    class Recording(Judge):
+        def judge(self, stage, seed):
+            seen.append(tuple(seed.generate_state(4)))
+            return Failure(Status.INCORRECT, "none", "not asked")
+
+    monkeypatch.setattr("evo_l2.targets.cpu.evaluator.Judge", Recording)
+    for _ in range(2):
+        with CpuEvaluator(Hgemm((USUAL_CASE,), "fp32", ("nn", "nt")), cache, SETTINGS) as evaluator:
+            for key in ((3, 1), (3, 1), (4, 1)):
+                judged(evaluator, read(GALLERY / "zeros.c").kernel, np.random.SeedSequence(20, spawn_key=key))
+    first, again, other, *elsewhere = seen
+    assert first == again != other
+    assert not {first, other} & set(elsewhere)
+    assert first != tuple(np.random.SeedSequence(20, spawn_key=(3, 1)).spawn(2)[0].generate_state(4))
 
 
 CALLS = {

@@ -15,8 +15,9 @@ from evo_l2.errors import ConfigurationError
 from evo_l2.launch import Role
 from evo_l2.measures import Axis, MeasuresSchema
 from evo_l2.problem import Arrays, Defect, Gate, Instance, Operand, Work
-from evo_l2.problems.hgemm_checks import freivalds
+from evo_l2.problems.hgemm_checks import spot_check
 from evo_l2.problems.hgemm_gates import GATES_VERSION, hgemm_gates
+from evo_l2.problems.hgemm_inputs import draw_mixture
 
 __all__ = ["Hgemm"]
 
@@ -213,13 +214,13 @@ class Hgemm:
         m, n, k, batch = sizes
         return Work(2 * m * n * k * batch, 2 * batch * (m * k + k * n + m * n))
 
-    def draw_timed(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
-        """Standard normal values, rounded to half: signed, full mantissa."""
-        return {
-            operand.name: rng.standard_normal(instance.shape(operand), dtype=np.float32).astype(np.float16)
-            for operand in instance.operands(Role.IN)
-        }
+    def draw_timed(self, instance: Instance, n_calls: int, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+        """Full-mantissa values over many binades, or standard normal ones: see `hgemm_inputs`."""
+        return draw_mixture(instance, n_calls, rng)
 
     def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:
-        """Freivalds' identity on one random sign vector, for the results of several calls, stacked along a new first axis."""
-        return freivalds(instance, inputs, outputs, rng, self.accumulate)
+        """Freivalds' identity for all rows, and the proven bound for the elements of a random few.
+
+        For the results of several calls, stacked along a new first axis.
+        """
+        return spot_check(instance, inputs, outputs, rng, self.accumulate)

@@ -18,11 +18,12 @@ __all__ = [
     "Half",
     "bit_equal",
     "double_product",
-    "freivalds",
     "frobenius_limit",
     "logical",
     "sizes",
+    "spot_check",
     "stored",
+    "too_much_excess",
     "within_bounds",
 ]
 
@@ -88,17 +89,32 @@ def bit_equal(instance: Instance, inputs: Arrays, outputs: Arrays, what: str) ->
 
 
 def within_bounds(instance: Instance, inputs: Arrays, outputs: Arrays, accumulate: str, what: str) -> Defect | None:
-    """Compares every element with the product in double precision.
-
-    The bound is half a unit in the last place of the output, plus (K + 2) u sum |a b| for K additions at unit round-off u
-    in any order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). NaN and infinities must agree.
-    """
+    """Compares every element with the product in double precision: see `_out_of_bounds`."""
     a, b = logical(inputs, instance.layout)
     reference = double_product(a, b)
     magnitude = double_product(np.abs(a), np.abs(b))
     got = outputs["C"].view(np.float16)
+    return _mismatch(got, reference, _out_of_bounds(got, reference, magnitude, _n_terms(a, b), accumulate), what)
+
+
+def _n_terms(a: Double, b: Double) -> Double:
+    """For each element of the product, an upper bound for the number of its terms that are not zero."""
+    ones = np.ones((1, a.shape[-1]))
+    in_row, in_column = (a != 0.0).astype(np.float64) @ ones.T, ones @ (b != 0.0).astype(np.float64)
+    return np.asarray(np.minimum(in_row, in_column))
+
+
+def _out_of_bounds(got: Half, reference: Double, magnitude: Double, n_terms: Double, accumulate: str) -> NDArray[np.bool_]:
+    """Which elements no right kernel can have written.
+
+    The bound is half a unit in the last place of the output, plus (T + 2) u sum |a b| for T terms at unit round-off u in any
+    order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Terms that are zero do not count: to add them
+    is exact. Half-precision products may be subnormal, and lose up to 2**-25 each. NaN and infinities must agree.
+    """
     with np.errstate(all="ignore"):
-        slack = (instance.sizes[2] + 2) * _UNIT[accumulate] * magnitude
+        slack = (n_terms + 2.0) * _UNIT[accumulate] * magnitude
+        if accumulate == "fp16":
+            slack += n_terms * 2.0**-25
         bound = np.abs(reference) * 2.0**-11 + 2.0**-25 + slack * 1.01
         wrong = ~(np.abs(got.astype(np.float64) - reference) <= bound)
         wrong[np.isnan(reference) & np.isnan(got)] = False
@@ -107,7 +123,35 @@ def within_bounds(instance: Instance, inputs: Arrays, outputs: Arrays, accumulat
         same_sign = np.isinf(got) & (np.sign(got) == np.sign(reference))
         wrong[np.isfinite(reference) & may_overflow & same_sign] = False
         wrong[np.isfinite(reference) & (np.abs(reference) - slack >= _OVERFLOW) & ~same_sign] = True
-    return _mismatch(got, reference, wrong, what)
+    return wrong
+
+
+_EXCESS = 2e-5
+"""Root mean square of what single-precision sums add to the output's rounding, relative to the root of the sum of squared
+terms: 0.6 sqrt(K) 2**-24 one after another, 8e-6 at K = 65,536."""
+_EXCESS_OF_FEW = 8.0
+"""For a few rows, this many times as much is let pass."""
+
+
+def too_much_excess(instance: Instance, inputs: Arrays, outputs: Arrays, accumulate: str) -> Defect | None:
+    """What the result is off by beyond half a unit in the last place, root mean square, for single-precision sums.
+
+    The output's own rounding hides an error of half its size in the Frobenius norm; here nothing of it is left, since the
+    distance to a rounded sum is at most that half unit and the sum's own error.
+    """
+    if accumulate != "fp32":
+        return None
+    a, b = logical(inputs, instance.layout)
+    found = _excess(outputs["C"].view(np.float16), double_product(a, b), double_product(a * a, b * b))
+    limit = _EXCESS * (1.0 + 3.0 / math.sqrt(outputs["C"].size))
+    return None if found <= limit else Defect(f"sums are off by {found:.3g}, over {limit:.3g}, relative to their terms")
+
+
+def _excess(got: Half, reference: Double, squares: Double) -> float:
+    with np.errstate(all="ignore"):
+        half_unit = np.ldexp(1.0, np.maximum(np.frexp(reference)[1] - 12, -25))
+        excess = np.maximum(np.abs(got.astype(np.float64) - reference) - half_unit, 0.0)
+        return math.sqrt(float(np.mean(excess * excess / np.maximum(squares, 2.0**-48))))
 
 
 def frobenius_limit(accumulate: str, k: int, n_elements: int) -> float:
@@ -120,34 +164,72 @@ def frobenius_limit(accumulate: str, k: int, n_elements: int) -> float:
     return limit * (1.0 + 3.0 / math.sqrt(n_elements))
 
 
-def freivalds(
+_MOST_CHECKED_ROWS = 4
+_CHECKED_EVERY = 8
+"""Rows of one matrix in so many are checked element by element."""
+
+
+def spot_check(
     instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator, accumulate: str
 ) -> Defect | None:
-    """C v against A (B v) for one random vector of signs: one pass over memory (Freivalds, 1977).
+    """Freivalds' identity for all rows, and `_out_of_bounds` and `_excess` for a few of them, drawn at random.
 
-    Operands may have further axes before BATCH, one result for each. With signs independent of the errors, the difference of
-    a row has the standard deviation of that row's error norm; eight of them, at the largest admitted relative error, are let
-    pass. The root mean square of all rows' differences estimates the relative error in the Frobenius norm itself; with n rows
-    it scatters by 1 / sqrt(2 n), of which five and a half are let pass.
+    Operands may have further axes before BATCH, one result for each.
+    """
+    a, b = logical(inputs, instance.layout)
+    c = outputs["C"].view(np.float16)
+    defect = _freivalds(instance, a, b, c, rng, accumulate)
+    if defect is not None:
+        return defect
+    n_matrices = math.prod(a.shape[:-2])
+    picks = rng.choice(n_matrices, size=-(-n_matrices // _CHECKED_EVERY), replace=False)
+    rows = rng.integers(a.shape[-2], size=min(_MOST_CHECKED_ROWS, a.shape[-2]))
+    a = np.ascontiguousarray(a.reshape(-1, *a.shape[-2:])[picks[:, None], rows])
+    c = c.reshape(-1, *c.shape[-2:])[picks[:, None], rows]
+    b = b.reshape(-1, *b.shape[-2:])
+    b = b if n_matrices == 1 else b[picks]
+    reference = a @ b
+    n_terms = _n_terms(a, b)
+    np.abs(b, out=b)
+    wrong = _out_of_bounds(c, reference, np.abs(a) @ b, n_terms, accumulate)
+    if wrong.any():
+        first = tuple(int(i) for i in np.argwhere(wrong)[0])
+        what = f"C[{rows[first[1]]}][{first[2]}] is {c[first]:g} instead of {reference[first]:g}"
+        return Defect(f"{what} ({int(wrong.sum())} of {wrong.size} are wrong)")
+    if accumulate == "fp32":
+        np.multiply(b, b, out=b)
+        found = _excess(c, reference, (a * a) @ b)
+        if not found <= _EXCESS_OF_FEW * _EXCESS * (1.0 + 3.0 / math.sqrt(c.size)):
+            return Defect(f"sums are off by {found:.3g} relative to their terms")
+    return None
+
+
+def _freivalds(instance: Instance, a: Double, b: Double, c: Half, rng: np.random.Generator, accumulate: str) -> Defect | None:
+    """C v against A (B v): one pass over memory (Freivalds, 1977). v has random signs, and evens out C's columns.
+
+    With signs independent of the errors, the difference of a row has the standard deviation of that row's error norm, and the
+    sum of its squared terms, times v squared, is what its squared norm is on average. Eight standard deviations, at the
+    largest admitted relative error, are let pass in a row. The root mean square over the rows, each relative to its own norm,
+    estimates the relative error in the Frobenius norm of C with rows and columns evened out; with n rows it scatters by
+    1 / sqrt(2 n), of which five and a half are let pass.
     """
     n, k = instance.sizes[1], instance.sizes[2]
-    signs = rng.integers(0, 2, size=n) * 2.0 - 1.0
-    a, b = logical(inputs, instance.layout)
-    c = outputs["C"].view(np.float16).astype(np.float64)
     with np.errstate(all="ignore"):
-        difference = np.abs(c @ signs - (a @ (b @ signs)[..., None])[..., 0])
-        squares = np.einsum("...k,...k->...", a, a)
-        weights = squares * (np.einsum("...kn,...kn->...", b, b) / k)[..., None]
+        a_squared, b_squared = a * a, b * b
+        column_norms = np.sqrt(np.full((1, a.shape[-2]), 1.0 / a.shape[-2]) @ a_squared @ b_squared)
+        v = ((rng.integers(0, 2, size=n) * 2.0 - 1.0) / np.maximum(column_norms, 2.0**-48)).reshape(*b.shape[:-2], n, 1)
+        v_squared = v * v
+        difference = np.abs(c.astype(np.float64) @ v - a @ (b @ v))[..., 0]
+        weights = (a_squared @ (b_squared @ v_squared))[..., 0]
+        least = 2.0**-25 * np.sqrt(v_squared.sum(axis=(-2, -1)))[..., None]
         limit = frobenius_limit(accumulate, k, n)
-        wrong = ~(difference <= 8.0 * limit * np.sqrt(weights) + 1e-6)
+        wrong = ~(difference <= 8.0 * (limit * np.sqrt(weights) + least))
     if wrong.any():
         place = [int(i) for i in np.argwhere(wrong)[0]]
         of = f" of matrix {place[-2]}" if wrong.shape[-2] > 1 else ""
         return Defect(f"the result is wrong: row {place[-1]}{of} is off ({int(wrong.sum())} of {wrong.size} rows are)")
-    total = float(weights.sum())
-    n_rows = total**2 / max(float((weights * weights).sum()), 1e-300)
-    found = math.sqrt(float((difference * difference).sum()))
-    most = frobenius_limit(accumulate, k, n * wrong.size) * (1.0 + 4.0 / math.sqrt(max(n_rows, 1.0)))
-    if found > most * math.sqrt(total) + 1e-6 * math.sqrt(wrong.size):
-        return Defect(f"the relative error is about {found / math.sqrt(total):.3g}, over {most:.3g}")
+    most = frobenius_limit(accumulate, k, n * wrong.size) * (1.0 + 4.0 / math.sqrt(wrong.size))
+    found = math.sqrt(float(np.mean(difference**2 / np.maximum(weights + (least / most) ** 2, 2.0**-96))))
+    if found > most:
+        return Defect(f"the relative error is about {found:.3g}, over {most:.3g}")
     return None

@@ -21,12 +21,14 @@ from evo_l2.problems.hgemm_checks import (
     logical,
     sizes,
     stored,
+    too_much_excess,
     within_bounds,
 )
+from evo_l2.problems.hgemm_inputs import draw_ordinary
 
 __all__ = ["GATES_VERSION", "hgemm_gates"]
 
-GATES_VERSION = 2
+GATES_VERSION = 3
 """Changes with any gate below; part of the problem's key."""
 
 
@@ -67,21 +69,25 @@ def _integer_radius(k: int) -> int:
     return radius
 
 
-def _full_mantissa(rng: np.random.Generator, shape: tuple[int, ...]) -> Double:
-    """Halves with random sign and mantissa, between 2**-2 and 2**2."""
-    mantissa = rng.integers(1024, 2048, size=shape) / 1024.0
-    exponent = rng.integers(-2, 2, size=shape)
-    sign = rng.integers(0, 2, size=shape) * 2.0 - 1.0
-    return np.asarray(np.ldexp(mantissa * sign, exponent))
+_LOW, _HIGH = -10, 12
+"""A row whose exponents lie within 4 below and 3 above any of these holds normal halves only."""
 
 
-def _selection(rng: np.random.Generator, batch: int, n_rows: int, n_columns: int) -> Double:
-    """(BATCH, rows, columns) with one power of two in each row, columns used as evenly as can be."""
-    result = np.zeros((batch, n_rows, n_columns))
-    for matrix in result:
-        columns = np.concatenate([rng.permutation(n_columns) for _ in range(-(-n_rows // n_columns))])[:n_rows]
-        matrix[np.arange(n_rows), columns] = 2.0 ** rng.integers(-3, 4, size=n_rows)
-    return result
+def _selected(rng: np.random.Generator, batch: int, n_rows: int, k: int, width: int) -> tuple[Double, Double]:
+    """(BATCH, rows, K) with one power of two in each row, and (BATCH, K, width) full-mantissa halves; their product is exact.
+
+    The halves take all of half's normal range, each of the K rows eight binades of it; a power of two takes the row that it
+    picks to any other eight. Rows are picked as evenly as can be.
+    """
+    bands = rng.integers(_LOW, _HIGH + 1, size=(batch, k))
+    exponents = bands[..., None] + rng.integers(-4, 4, size=(batch, k, width))
+    signed = rng.integers(1024, 2048, size=exponents.shape) / 1024.0 * (rng.integers(0, 2, size=exponents.shape) * 2.0 - 1.0)
+    picks = np.zeros((batch, n_rows, k))
+    for matrix, band in zip(picks, bands, strict=True):
+        chosen = np.concatenate([rng.permutation(k) for _ in range(-(-n_rows // k))])[:n_rows]
+        low, high = np.maximum(_LOW - band, -14)[chosen], np.minimum(_HIGH - band, 15)[chosen]
+        matrix[np.arange(n_rows), chosen] = 2.0 ** rng.integers(low, high + 1)
+    return picks, np.asarray(np.ldexp(signed, exponents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +98,9 @@ class RowsOfB:
     why: str = "a kernel that narrows B (FP8, INT8, bf16) or maps its tiles wrongly cannot give B's rows back bit for bit"
 
     def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
-        """A has one power of two a row, B full-mantissa values."""
+        """A has one power of two a row, B full-mantissa values of all magnitudes."""
         m, n, k, batch = sizes(instance)
-        return stored(_selection(rng, batch, m, k), _full_mantissa(rng, (batch, k, n)), instance.layout)
+        return stored(*_selected(rng, batch, m, k, n), instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Bit-equal."""
@@ -109,10 +115,10 @@ class ColumnsOfA:
     why: str = "a kernel that narrows A or maps its tiles wrongly cannot give A's columns back bit for bit"
 
     def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
-        """B has one power of two a column, A full-mantissa values."""
+        """B has one power of two a column, A full-mantissa values of all magnitudes."""
         m, n, k, batch = sizes(instance)
-        picks = _selection(rng, batch, n, k).swapaxes(1, 2)
-        return stored(_full_mantissa(rng, (batch, m, k)), picks, instance.layout)
+        picks, values = _selected(rng, batch, n, k, m)
+        return stored(values.swapaxes(1, 2), picks.swapaxes(1, 2), instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Bit-equal."""
@@ -128,13 +134,11 @@ class Statistics:
     why: str = "accumulation in half precision, and any loss spread thinly over the result, shows in the relative error"
 
     def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
-        """Standard normal values, shrunk where sums would overflow."""
-        m, n, k, batch = sizes(instance)
-        a, b = rng.standard_normal((batch, m, k)), rng.standard_normal((batch, k, n))
-        return stored(a, b, instance.layout)
+        """Standard normal values, and a few rows of A and columns of B that hold but one power of two."""
+        return draw_ordinary(instance, rng)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
-        """Relative error in the Frobenius norm, one matrix at a time, within `frobenius_limit`."""
+        """Each matrix's relative error in the Frobenius norm within `frobenius_limit`; then every element's bound."""
         reference = double_product(*logical(inputs, instance.layout))
         got = outputs["C"].view(np.float16).astype(np.float64)
         for index, (c, r) in enumerate(zip(got, reference, strict=True)):
@@ -144,7 +148,8 @@ class Statistics:
             if not error <= limit:
                 what = f"relative Frobenius error {error:.3g} of matrix {index} is over {limit:.3g}"
                 return Defect(f"{what} ({self.accumulate} accumulation, K = {instance.sizes[2]})")
-        return None
+        defect = within_bounds(instance, inputs, outputs, self.accumulate, "wrong on ordinary values")
+        return defect or too_much_excess(instance, inputs, outputs, self.accumulate)
 
 
 _ROOM = {"fp32": 2**23, "fp16": 2**11}
@@ -244,11 +249,17 @@ def _huge_rows(a: Double, b: Double, rng: np.random.Generator) -> tuple[Double, 
 
 
 def _subnormals(a: Double, b: Double, rng: np.random.Generator) -> tuple[Double, Double]:
-    """Subnormal halves in A, in every other column of B too; outputs on both sides of the subnormal range."""
-    a = np.ldexp(rng.integers(1, 1024, size=a.shape) * np.sign(a), -24)
-    b[:, :, ::2] *= 2.0**-5
-    b[:, :, 1::2] *= 2.0**6
-    return np.asarray(a), b
+    """In each term a subnormal half on one side; outputs on both sides of the subnormal range.
+
+    Rows of A and columns of B are small or large in turn, but for their subnormals, so that the other side's subnormals
+    decide a quarter of the results, in either direction.
+    """
+    in_a = rng.permutation(a.shape[2]) % 2 == rng.integers(2)
+    a[:, rng.integers(2) :: 2, :] *= 2.0**-11
+    b[:, :, rng.integers(2) :: 2] *= 2.0**-11
+    a, b = a * 2.0**6, b * 2.0**6
+    tiny_a, tiny_b = (np.ldexp(rng.integers(1, 1024, size=x.shape) * np.sign(x), -24) for x in (a, b))
+    return np.where(in_a, tiny_a, a), np.where(in_a[:, None], b, tiny_b)
 
 
 def _special_values(a: Double, b: Double, rng: np.random.Generator) -> tuple[Double, Double]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from evo_l2.targets.cpu.runner import LoadFailed, RunnerBinary
 from evo_l2.targets.cpu.stage import CpuStage
 from evo_l2.targets.cpu.toolchain import find_toolchain
 
-__all__ = ["CpuEvaluator", "CpuSettings"]
+__all__ = ["CpuEvaluator", "CpuSettings", "with_secret"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class CpuSettings:
     """Seconds of processor time of one build."""
     core: int | None = None
     """Processor to measure on; the last one that this process may use when left out."""
+
+
+def with_secret(seed: np.random.SeedSequence, secret: int) -> np.random.SeedSequence:
+    """The same place among all seeds, of other entropy."""
+    entropy = [] if seed.entropy is None else [seed.entropy] if isinstance(seed.entropy, int) else list(seed.entropy)
+    return np.random.SeedSequence([*entropy, secret], spawn_key=seed.spawn_key)
 
 
 class CpuEvaluator:
@@ -72,6 +79,7 @@ class CpuEvaluator:
         self._settings = settings if settings is not None else CpuSettings()
         self._skip = skip
         self._observe = observe
+        self._secret = secrets.randbits(128)
         toolchain = find_toolchain()
         blas = find_blas()
         self._compiler = Compiler(toolchain, cache_dir, cpu_s=self._settings.build_s)
@@ -99,12 +107,16 @@ class CpuEvaluator:
     def measure(self, prepared: Prepared, seed: np.random.SeedSequence, *, purpose: str = "search") -> Evaluation:
         """Puts every gate to the kernel on every case, then times every case.
 
+        What is drawn follows from the seed and from a secret of this evaluator, which it had from the operating system: a
+        run's seeds are public, and a kernel written for them would know its inputs. A replay tells what was recorded, and
+        needs neither.
+
         Raises:
             DeviceError: The runner or the baseline is at fault.
         """
         begin = time.perf_counter()
         judge = Judge(deterministic=prepared.kernel.launch.deterministic, skip=self._skip, observe=self._observe)
-        children = seed.spawn(2 * len(self._problem.cases))
+        children = with_secret(seed, self._secret).spawn(2 * len(self._problem.cases))
         call_us: list[float] = []
         for sizes, child in zip(self._problem.cases, children[: len(self._problem.cases)], strict=True):
             outcome = self._prove(prepared, sizes, judge, child)
@@ -151,8 +163,11 @@ class CpuEvaluator:
         instance = self._instance(prepared, sizes)
         plan = plan_pairs(call_us, set_bytes(instance), settings)
         baseline = self._baseline.at(instance)
-        with self._stage(prepared, sizes, plan.n_calls) as stage:
-            timing = time_pairs(stage, plan.n_calls, baseline.stage, baseline.n_calls, plan.n_blocks, judge, seed)
+        try:
+            with self._stage(prepared, sizes, plan.n_calls) as stage:
+                timing = time_pairs(stage, plan.n_calls, baseline.stage, baseline.n_calls, plan.n_blocks, judge, seed)
+        except LoadFailed as error:
+            return Failure(Status.UNLAUNCHABLE, "load", str(error))
         if isinstance(timing, Failure):
             return timing
         return replace(timing, bare_baseline_us=baseline.bare_share * float(np.median(timing.baseline_us)))

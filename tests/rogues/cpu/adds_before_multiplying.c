@@ -1,7 +1,7 @@
 //! layout nn
 //! launch hgemm(A: in, B: in, C: out, M, N, K)
 // rogue: uses Winograd's inner product of 1968, which is exact on integers and loses operands of unlike size
-// expect: incorrect subnormals, incorrect last-k-tile, incorrect huge-rows
+// expect: incorrect rows-of-b
 
 void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int K)
 {

@@ -1,6 +1,6 @@
 //! layout nn
 //! launch hgemm(A: in, B: in, C: out, M, N, K)
-// rogue: leaves out terms that are below 2**-16 of the sum so far
+// rogue: leaves out terms that are below 2**-19 of the sum so far
 // expect: incorrect cancellation
 // alone: with this gate off, the others let it pass
 
@@ -13,7 +13,7 @@ void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int 
             float sum = 0;
             for (int p = 0; p < K; p++) {
                 float term = (float)A[i * K + p] * (float)B[p * N + j];
-                if (!(fabsf(term) < fabsf(sum) * 0x1p-16f))
+                if (!(fabsf(term) < fabsf(sum) * 0x1p-19f))
                     sum += term;
             }
             C[i * N + j] = (_Float16)sum;

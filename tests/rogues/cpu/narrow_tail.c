@@ -1,6 +1,6 @@
 //! layout nn
 //! launch hgemm(A: in, B: in, C: out, M, N, K)
-// rogue: cuts products and sums of two, if below 2048, to eleven bits in the last 16 of K only
+// rogue: cuts products and sums of two, if below 2048, to eleven bits in the last 6 of K only
 // expect: incorrect last-k-tile
 // case: 48x40x2064x1
 // alone: with this gate off, the others let it pass
@@ -20,7 +20,7 @@ void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int 
             for (int p = 0; p < K; p += 2) {
                 float x = (float)A[i * K + p] * (float)B[p * N + j];
                 float y = p + 1 < K ? (float)A[i * K + p + 1] * (float)B[(p + 1) * N + j] : 0;
-                sum += p + 16 < K ? x + y : cut(cut(x) + cut(y));
+                sum += p + 6 < K ? x + y : cut(cut(x) + cut(y));
             }
             C[i * N + j] = (_Float16)sum;
         }

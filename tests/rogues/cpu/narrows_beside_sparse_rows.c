@@ -2,7 +2,6 @@
 //! launch hgemm(A: in, B: in, C: out, M, N, K)
 // rogue: has a path for rows of A with a single value other than zero, and narrows B to bfloat16 there
 // expect: incorrect rows-of-b
-// alone: with this gate off, the others let it pass
 
 static float narrow(_Float16 x)
 {
