@@ -12,7 +12,8 @@ from evo_l2.errors import ConfigurationError, EvoL2Error
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.problems.hgemm import Hgemm
-from experiments.config import GeneratorConfig, RunConfig
+from experiments.config import RunConfig
+from experiments.sections import GeneratorConfig
 
 if TYPE_CHECKING:
     from evo_l2.targets.cuda.cards import Card
