@@ -210,8 +210,11 @@ def test_values_are_never_converted_silently(tmp_path: Path) -> None:
     )
 
 
-def test_cuda_is_refused_in_plain_words() -> None:
-    assert "CUDA target is not in this version" in refusal("target=cuda")
+def test_settings_of_a_card_are_refused_on_the_cpu() -> None:
+    assert "cuda is set for a run on the CPU" in refusal("cuda.mode=build-only")
+    built = load_config("smoke", ["target=cuda", "cuda.mode=build-only", "cuda.card=A100"])
+    assert (built.target, built.cuda.mode, built.cuda.card) == ("cuda", "build-only", "A100")
+    assert restore_config(built.dump()) == built
 
 
 def test_operators_of_a_model_need_a_model() -> None:
