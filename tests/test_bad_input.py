@@ -122,7 +122,7 @@ def test_the_archive_of_another_problem_is_no_recording_and_no_run_to_go_on_with
 def test_a_launch_that_does_not_parse_is_shown_with_its_place(tmp_path, environ):
     path = tmp_path / "sideways.c"
     path.write_text("//! layout nn\n//! launch hgemm(A: in, B: sideways, C: out)\nvoid hgemm(void) {}\n")
-    where = "line 2, column 24: an argument does not parse: expected 'name'"
+    where = "line 2, column 25: an argument does not parse: expected 'name'"
     assert where in complaint("verify", path, environ=environ, status=2)
     started = ("run", "smoke", *TINY, f"--set=seeds=[{path}]", "--db", tmp_path / "x.db")
     line = complaint(*started, environ=environ, status=2)
