@@ -16,7 +16,7 @@ __all__ = ["clip", "facts", "without_paths"]
 
 _MOST_CASES = 6
 """With more cases than this, those with the lowest and the highest speed-up stand for all."""
-_MOST_RESOURCES = 48
+_MOST_RESOURCES = 40
 _LONGEST_VALUE = 40
 _LONGEST_LOG = 320
 _PATH = re.compile(r"(?<![\w/.])/(?:[\w.@+~-]+/)+([\w.@+~-]*)")
