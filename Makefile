@@ -16,10 +16,10 @@ help:
 quickstart: $(VENV)/.evo-l2-run
 	$(BIN)/evo-l2 run quickstart
 
-# Tests that time kernels run one after another; those of the CUDA target time nothing, and share the cores.
+# Tests that time kernels run one after another; all others share the cores.
 test: lint
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q --ignore-glob='*/test_*cuda*.py'
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile tests/test_*cuda*.py
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -n 2 --dist loadfile -m 'not alone'
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -m alone
 
 lint: $(VENV)/.evo-l2-dev
 	$(BIN)/ruff format --check .

@@ -43,3 +43,17 @@ def nvrtc(cuda_wheels, tmp_path_factory):
     """A compiler by NVRTC, which takes a sixth of the time of nvcc: for tests that want a build and not a certain builder."""
     with CudaCompiler(cuda_wheels, tmp_path_factory.mktemp("nvrtc"), builder="nvrtc") as compiler:
         yield compiler
+
+
+ALONE = {
+    "test_bad_input", "test_cli", "test_cpu_blas", "test_cpu_runner", "test_docs", "test_python_docs", "test_rogues_cpu",
+    "test_run", "test_seeds_cpu", "test_soak_hostile",
+}  # fmt: skip
+"""Files whose tests time kernels on this machine, or expect that it holds still."""
+
+
+def pytest_collection_modifyitems(items):
+    """Marks what must not run beside other tests."""
+    for item in items:
+        if item.path.stem in ALONE:
+            item.add_marker(pytest.mark.alone)
