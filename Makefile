@@ -18,7 +18,7 @@ quickstart: $(VENV)/.evo-l2-run
 
 # Tests that time kernels run one after another; all others share the cores.
 test: lint
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -n 2 --dist loadfile -m 'not alone'
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -n 2 --dist worksteal -m 'not alone'
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -m alone
 
 lint: $(VENV)/.evo-l2-dev
