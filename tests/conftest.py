@@ -1,6 +1,7 @@
 """Shared by the tests: the instant evaluator of the benchmarks, loaded from its file; the pinned CUDA toolkit and NVRTC."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -52,8 +53,21 @@ ALONE = {
 """Files whose tests time kernels on this machine, or expect that it holds still."""
 
 
+LONG = {
+    "test_processes_that_convert_at_once_share_one_conversion",
+    "test_dead_worker_costs_one_call_and_is_replaced",
+    "test_a_compiler_that_hangs_over_one_kernel_costs_that_kernel_and_is_tried_again",
+    "test_sass_shows_what_a_gate_refuses",
+}
+"""Tests that take too long for every change; `make soak` has them."""
+
+
 def pytest_collection_modifyitems(items):
-    """Marks what must not run beside other tests."""
+    """Marks what must not run beside other tests, and leaves the longest to `make soak`."""
     for item in items:
         if item.path.stem in ALONE:
             item.add_marker(pytest.mark.alone)
+        if item.originalname in LONG:
+            item.add_marker(pytest.mark.slow)
+            if not os.environ.get("EVO_L2_SOAK"):
+                item.add_marker(pytest.mark.skip(reason="takes long: EVO_L2_SOAK=1"))
