@@ -54,10 +54,10 @@ ALONE = {
 
 
 LONG = {
-    "test_processes_that_convert_at_once_share_one_conversion",
-    "test_dead_worker_costs_one_call_and_is_replaced",
-    "test_a_compiler_that_hangs_over_one_kernel_costs_that_kernel_and_is_tried_again",
-    "test_sass_shows_what_a_gate_refuses",
+    ("test_embedded_model", "test_processes_that_convert_at_once_share_one_conversion"),
+    ("test_local_generator", "test_dead_worker_costs_one_call_and_is_replaced"),
+    ("test_cuda_builders", "test_a_compiler_that_hangs_over_one_kernel_costs_that_kernel_and_is_tried_again"),
+    ("test_cuda_prepare", "test_sass_shows_what_a_gate_refuses"),
 }
 """Tests that take too long for every change; `make soak` has them."""
 
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.stem in ALONE:
             item.add_marker(pytest.mark.alone)
-        if item.originalname in LONG:
+        if (item.path.stem, item.originalname) in LONG:
             item.add_marker(pytest.mark.slow)
             if not os.environ.get("EVO_L2_SOAK"):
                 item.add_marker(pytest.mark.skip(reason="takes long: EVO_L2_SOAK=1"))
