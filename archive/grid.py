@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from evo_l2.contracts import AddResult, AddStatus
-from evo_l2.evaluation import Estimate
+from evo_l2.evaluation import Estimate, rank
 from evo_l2.measures import Cell, MeasuresSchema
 
 __all__ = ["Entry", "Grid"]
@@ -25,8 +25,8 @@ class Entry:
 
     @property
     def rank(self) -> tuple[float, str]:
-        """Smaller is better: the higher lower bound, then the smaller digest."""
-        return (-self.estimate.log_low if self.estimate is not None else math.inf, self.digest)
+        """Smaller is better; see `evo_l2.evaluation.rank`."""
+        return rank(self.estimate, self.digest)
 
 
 class Grid:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from evo_l2.evaluation import BuildReport, Environment, Estimate, Evaluation, TimingSession, Verdict
+from evo_l2.evaluation import BuildReport, Environment, Estimate, Evaluation, TimingSession, Verdict, rank
 from evo_l2.kernel import Kernel
 from evo_l2.measures import Cell
 from evo_l2.problem import Problem
@@ -175,8 +174,8 @@ class Elite:
 
     @property
     def rank(self) -> tuple[float, str]:
-        """Smaller is better: the higher lower bound, kernels that were never run last, then the smaller digest."""
-        return (-self.estimate.log_low if self.estimate is not None else math.inf, self.kernel.digest)
+        """Smaller is better; see `evo_l2.evaluation.rank`."""
+        return rank(self.estimate, self.kernel.digest)
 
 
 @dataclass(frozen=True, slots=True)

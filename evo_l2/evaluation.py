@@ -20,6 +20,7 @@ __all__ = [
     "Status",
     "TimingSession",
     "Verdict",
+    "rank",
 ]
 
 FEWEST_BLOCKS = 6
@@ -174,6 +175,11 @@ class Estimate:
     def interval(self) -> tuple[float, float]:
         """The speed-up's 95 % interval."""
         return math.exp(self.log_low), math.exp(self.log_high)
+
+
+def rank(estimate: Estimate | None, digest: str) -> tuple[float, str]:
+    """How kernels are ordered, smaller first: the higher lower bound, those without a time last, then the smaller digest."""
+    return (-estimate.log_low if estimate is not None else math.inf, digest)
 
 
 @dataclass(frozen=True, slots=True)

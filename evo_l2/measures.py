@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ["Axis", "Cell", "MeasuresSchema"]
@@ -74,6 +75,20 @@ class MeasuresSchema:
             ValueError: The number of measures is not the number of axes.
         """
         return tuple(axis.index(value) for axis, value in zip(self.axes, measures, strict=True))
+
+    def values(self, resources: Mapping[str, int | float | str]) -> tuple[float | None, ...]:
+        """One value for each axis, from the facts of a build by the axes' names.
+
+        A number as it stands, a word as the index of the label that it is, None for anything else.
+        """
+        found: list[float | None] = []
+        for axis in self.axes:
+            value = resources.get(axis.name)
+            if isinstance(value, str):
+                found.append(float(axis.labels.index(value)) if value in axis.labels else None)
+            else:
+                found.append(float(value) if value is not None else None)
+        return tuple(found)
 
     def describe(self, cell: Cell) -> str:
         """The cell in words, for instance `simd=256-bit, tile=17-64`."""

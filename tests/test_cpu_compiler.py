@@ -15,7 +15,7 @@ from evo_l2.errors import StorageError, ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cpu import messages
+from evo_l2.targets import messages
 from evo_l2.targets.cpu.compiler import Built, Compiler
 from evo_l2.targets.cpu.prepare import prepare
 from evo_l2.targets.cpu.toolchain import find_toolchain

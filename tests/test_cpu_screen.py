@@ -8,7 +8,7 @@ from evo_l2.evaluation import Status
 from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.screen import screen, screen_preprocessed
-from evo_l2.targets.cpu.source import Line, logical_lines, preprocessed_lines
+from evo_l2.targets.source import Line, logical_lines, preprocessed_lines
 
 PROBLEM = Hgemm(((8, 8, 8, 1),), "fp32", ("nn", "nt"))
 HEADER = "//! layout nn\n//! launch hgemm(A: in, B: in, C: out, M, N, K)\n"

@@ -12,9 +12,9 @@ from elftools.elf.elffile import ELFFile
 from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cpu.messages import LONGEST_LOG
 from evo_l2.targets.cuda.compiler import CudaBuilt, CudaCompiler, check_flags
 from evo_l2.targets.cuda.nvcc import errors_first, resource_lines
+from evo_l2.targets.messages import LONGEST_LOG
 
 HEADER = "//! layout nn\n//! launch scale(A: in, C: out)\n//! grid 1\n//! block 128\n"
 BODY = (

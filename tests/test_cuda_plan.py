@@ -19,7 +19,7 @@ from evo_l2.targets.cpu.screen import screen as screen_for_cpu
 from evo_l2.targets.cuda.cards import find_card
 from evo_l2.targets.cuda.cubin import Cubin, Entry, Parameter
 from evo_l2.targets.cuda.limits import LimitError
-from evo_l2.targets.cuda.measures import launch_facts, measures_of, n_stages, tile_area
+from evo_l2.targets.cuda.measures import launch_facts, n_stages, tile_area
 from evo_l2.targets.cuda.plan import PlannedWorkspace, check_plan, identity, plan, plan_cases
 from evo_l2.targets.cuda.screen import screen as screen_for_cuda
 
@@ -499,12 +499,12 @@ def test_measures_of_a_kernel_on_a_card():
         "tile_area": 128 * 128,
         "occupancy": 0.25,
     }
-    values = measures_of(resources, schema)
+    values = schema.values(resources)
     assert values == (1.0, 2.0, 3.0, 16384.0, 0.25)
     assert schema.describe(schema.cell(values)) == (
         "matrix_kind=wmma/mma fp32, copy_kind=cp.async, stages=3-4, tile_area=128x128, occupancy=20-40%"
     )
-    unknown = measures_of({"matrix_kind": "a new one"}, schema)
+    unknown = schema.values({"matrix_kind": "a new one"})
     assert unknown == (None,) * 5
     assert schema.describe(schema.cell(unknown)) == ", ".join(f"{name}=unknown" for name in names)
 
@@ -512,7 +512,7 @@ def test_measures_of_a_kernel_on_a_card():
 def test_kinds_have_a_cell_for_every_label():
     schema = PROBLEM.measures("cuda")
     for at, axis in enumerate(schema.axes[:2]):
-        cells = [schema.cell(measures_of({axis.name: label}, schema))[at] for label in axis.labels]
+        cells = [schema.cell(schema.values({axis.name: label}))[at] for label in axis.labels]
         assert cells == list(range(len(axis.labels)))
 
 

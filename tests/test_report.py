@@ -59,7 +59,7 @@ def summary_of(monkeypatch: pytest.MonkeyPatch, summary: Summary = SUMMARY, **ch
         ([".venv/bin/evo-l2", "run"], None, ".venv/bin/evo-l2"),
         (["/with space/evo-l2", "run"], None, "'/with space/evo-l2'"),
         ([".venv/bin/evo-l2", "run"], "/usr/bin/evo-l2", "evo-l2"),
-        (["/work/experiments/__main__.py", "run"], None, ".venv/bin/python -m experiments"),
+        (["/opt/experiments/__main__.py", "run"], None, ".venv/bin/python -m experiments"),
         (["script.py"], None, "evo-l2"),
     ],
 )

@@ -10,18 +10,19 @@ from pathlib import Path
 from evo_l2 import sandbox
 from evo_l2.build_cache import BuildCache, BuildOutcome, key_of
 from evo_l2.errors import ToolchainError
-from evo_l2.evaluation import Status, Verdict
+from evo_l2.evaluation import Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
-from evo_l2.sandbox import Exceeded, Finished, Limits
-from evo_l2.targets.cpu import messages
-from evo_l2.targets.cpu.native import compile_cached
+from evo_l2.sandbox import Finished, Limits
+from evo_l2.targets import messages
+from evo_l2.targets.cpu.native import build_launcher
 from evo_l2.targets.cpu.processor import read_processor
 from evo_l2.targets.cpu.screen import screen_preprocessed
 from evo_l2.targets.cpu.shared_object import LARGEST_OBJECT_BYTES, measure_object
 from evo_l2.targets.cpu.shim import shim
-from evo_l2.targets.cpu.source import preprocessed_lines
 from evo_l2.targets.cpu.toolchain import Toolchain
+from evo_l2.targets.failures import explain_failure, over_limit
+from evo_l2.targets.source import preprocessed_lines
 
 __all__ = ["Built", "Compiler"]
 
@@ -58,6 +59,7 @@ _LONGEST_EXPANDED = 1 << 20
 """Characters of a kernel's own lines, once its macros are expanded."""
 _PREPROCESSOR_CPU_S = 5
 _CANARY_WALL_S = 20.0
+_ADVICE = "the source, its macros and its data"
 _PRODUCTS = ("kernel.so", "kernel.o")
 
 
@@ -103,8 +105,7 @@ class Compiler:
         self._toolchain = toolchain
         self._limits = Limits(max(1, round(cpu_s)), 3 * cpu_s if wall_s is None else wall_s, memory_bytes)
         self._processor = read_processor().features_digest
-        texts = {"launcher.c": sandbox.launcher_source()}
-        self._launcher = compile_cached(toolchain.compiler, cache_dir, "launcher", texts, ("-O2", "-std=gnu11"))
+        self._launcher = build_launcher(toolchain.compiler, cache_dir)
         self._cache = BuildCache(cache_dir / "kernels", _PRODUCTS)
         parts = [_FORMAT, str(toolchain), *self._flags(()), self._processor, self._launcher.name]
         self._cache.once(key_of(parts), self._check_machine)
@@ -154,7 +155,7 @@ class Compiler:
         text = product.read_text(encoding="utf-8", errors="replace")
         lines = tuple(preprocessed_lines(text, "kernel.c"))
         if sum(len(line.text) for line in lines) > _LONGEST_EXPANDED:
-            return _over_limit(f"its macros make more than {_LONGEST_EXPANDED} characters of it", log)
+            return over_limit(f"its macros make more than {_LONGEST_EXPANDED} characters of it", log, _ADVICE)
         refused = screen_preprocessed(lines)
         if refused is not None:
             return BuildOutcome(refused, log)
@@ -166,13 +167,13 @@ class Compiler:
             return failed
         excess = measure_object(work / "kernel.o")
         if excess is not None:
-            return _over_limit(excess, log)
+            return over_limit(excess, log, _ADVICE)
         failed, _ = self._step(work, (*_LINK, "-o", "kernel.so", "kernel.o", "-lm"), "kernel.so", limits)
         if failed is not None:
             return failed
         excess = measure_object(work / "kernel.so")
         if excess is not None:
-            return _over_limit(excess, log)
+            return over_limit(excess, log, _ADVICE)
         return BuildOutcome(None, log, {"stack_bytes": _stack_bytes(work)})
 
     def _step(self, work: Path, arguments: tuple[str, ...], product: str, limits: Limits) -> tuple[BuildOutcome | None, str]:
@@ -183,18 +184,17 @@ class Compiler:
             return None, log
         if messages.is_out_of_space(done.output):
             raise self._cache.unwritable(OSError(log[:200]))
-        if done.exceeded is None and messages.blames_source(done.output):
-            return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile", log), log), log
-        # Nothing points at the kernel, so a program that is known to be good has to show that the machine is not to blame.
-        self._check_machine()
-        if done.exceeded is not None:
-            what = f"the compiler ran into its limit of {done.exceeded.value}"
-            return _over_limit(what, log, lasting=done.exceeded is not Exceeded.WALL), log
-        if messages.is_out_of_memory(done.output):
-            return _over_limit("the compiler ran out of memory", log), log
-        how = f"was ended by signal {done.signal}" if done.signal is not None else f"returned {done.returncode}"
-        message = f"the compiler {how}" + (f": {log}" if log else " without a message")
-        return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile", message), log, lasting=done.signal is None), log
+        outcome = explain_failure(
+            log,
+            exceeded=done.exceeded,
+            ended_by=done.signal,
+            returncode=done.returncode,
+            is_blamed=messages.blames_source(done.output),
+            is_out_of_memory=messages.is_out_of_memory(done.output),
+            advice=_ADVICE,
+            check_machine=self._check_machine,
+        )
+        return outcome, log
 
     def _run(self, work: Path, arguments: tuple[str, ...], limits: Limits) -> Finished:
         return sandbox.run_limited(
@@ -239,11 +239,6 @@ def _in_plain_words(outcome: BuildOutcome, entry: str) -> BuildOutcome:
         return outcome
     message = f"the file defines no function {entry}, which its launch line names"
     return replace(outcome, verdict=replace(outcome.verdict, message=message))
-
-
-def _over_limit(what: str, log: str, *, lasting: bool = True) -> BuildOutcome:
-    message = f"{what}; make the source, its macros and its data smaller"
-    return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile-limits", message), log, lasting=lasting)
 
 
 def _stack_bytes(work: Path) -> int:

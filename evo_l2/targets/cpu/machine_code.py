@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from evo_l2.errors import ToolchainError
 from evo_l2.evaluation import BuildReport, Status, Verdict
 from evo_l2.targets.cpu.disassembly import count_instructions, forbidden_instructions, parse_disassembly
-from evo_l2.targets.cpu.messages import some
 from evo_l2.targets.cpu.shim import ENTRY
 from evo_l2.targets.cpu.toolchain import Toolchain
+from evo_l2.targets.messages import some
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evo_l2.errors import StorageError, ToolchainError
-from evo_l2.targets.cpu.messages import is_out_of_space
+from evo_l2.sandbox import launcher_source
+from evo_l2.targets.messages import is_out_of_space
 
-__all__ = ["compile_cached"]
+__all__ = ["build_launcher", "compile_cached"]
 
 _TIMEOUT_S = 120
 
@@ -51,6 +52,17 @@ def compile_cached(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return product
+
+
+def build_launcher(compiler: Path, cache_dir: Path) -> Path:
+    """The program that confines and limits compilers; see `evo_l2.sandbox`.
+
+    Raises:
+        ToolchainError: The compiler is missing or fails.
+        StorageError: The cache folder cannot be written.
+    """
+    texts = {"launcher.c": launcher_source()}
+    return compile_cached(compiler, cache_dir, "launcher", texts, ("-O2", "-std=gnu11"))
 
 
 def _version(compiler: Path) -> str:

@@ -36,9 +36,7 @@ def prepare(kernel: Kernel, problem: Problem, compiler: Compiler) -> Prepared:
     resources = resources_of(code, built.stack_bytes)
     resources["workspace_bytes"] = max(sum(case) for case in spaces)
     build = BuildReport(built.seconds, built.log, code.digest, resources)
-    axes = problem.measures("cpu").axes
-    values = [resources.get(axis.name) for axis in axes]
-    measures = tuple(float(value) if isinstance(value, int | float) else None for value in values)
+    measures = problem.measures("cpu").values(resources)
     identity = _identity(code.digest, kernel, spaces)
     shared = read_shared_object(built.library)
     refused = gate_machine_code(code, built.stack_bytes, build) or gate_shared_object(shared, build)

@@ -25,8 +25,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from evo_l2.errors import DeviceError
 from evo_l2.targets.cpu.buffers import BufferSpec, Memory
-from evo_l2.targets.cpu.messages import printable
 from evo_l2.targets.cpu.runner_binary import RunnerBinary
+from evo_l2.targets.messages import printable
 
 __all__ = ["BufferSpec", "LoadFailed", "RunKind", "RunResult", "Runner", "RunnerBinary"]
 

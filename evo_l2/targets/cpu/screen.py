@@ -12,11 +12,23 @@ import re
 from collections.abc import Iterable, Iterator
 
 from evo_l2.errors import KernelError
-from evo_l2.evaluation import Status, Verdict
-from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
+from evo_l2.evaluation import Verdict
+from evo_l2.kernel import Kernel
 from evo_l2.launch import Launch, Role
 from evo_l2.problem import Problem
-from evo_l2.targets.cpu.source import Line, SourceError, check_characters, logical_lines
+from evo_l2.targets.screening import (
+    DIRECTIVES,
+    Words,
+    check_layout,
+    check_operands,
+    check_source,
+    directive,
+    included,
+    pragmas,
+    refused,
+    refused_at,
+)
+from evo_l2.targets.source import Line, SourceError, logical_lines
 
 __all__ = ["ALLOWED_ATTRIBUTES", "ALLOWED_FLAGS", "ALLOWED_HEADERS", "screen", "screen_preprocessed"]
 
@@ -52,20 +64,16 @@ ALLOWED_ATTRIBUTES = frozenset(
 )  # fmt: skip
 """Attributes that shape code; all others (constructor, section, alias, ifunc, cleanup, weak, ...) are refused."""
 
-_DIRECTIVES = frozenset({"define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning"})
 _OPTIONS = r"(optimize|target)\s*\(?\s*\"[\w,=+.-]*\"(\s*,\s*\"[\w,=+.-]*\")*\s*\)?"
 _PRAGMA = re.compile(
     rf"GCC\s+(unroll\s+\(?\w+\)?|ivdep|{_OPTIONS}|(push|pop|reset)_options)"
     r"|omp\s+simd\b.*|clang\s+(loop|fp)\b.*|STDC\s+FP_CONTRACT\s+\w+|(no)?unroll\b.*",
     re.DOTALL,
 )
-_PRAGMA_OPERATOR = re.compile(r"\b_Pragma\s*\(\s*\"((?:\\.|[^\"\\])*)\"\s*\)")
-_INCLUDE = re.compile(r"\s*(?:#|%:|\?\?=)\s*include\s*<([\w./+-]+)>\s*")
-_DIRECTIVE = re.compile(r"(?:#|%:|\?\?=)\s*([^\W\d]\w*)?\s*(.*)", re.DOTALL)
 _BEFORE_INCLUDES = frozenset({"include", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", "warning", "pragma", ""})
 _MACRO = re.compile(r"(?:define|undef)\s+([\w$]+)")
 _RESERVED = re.compile(r"__\w*|_[A-Z]\w*")
-_WORDS: tuple[tuple[str, str, str], ...] = (
+_WORDS = Words((
     ("assembly", "assembly", r"asm|__asm|__asm__"),
     ("includes", "a look at the file system", r"__has_include(_next)?|__has_embed"),
     ("directives", "the name of a file, the date or the time", r"__(BASE_)?FILE(_NAME)?__|__DATE__|__TIME__|__TIMESTAMP__"),
@@ -75,22 +83,16 @@ _WORDS: tuple[tuple[str, str, str], ...] = (
         r"__builtin_(frame_address|return_address|extract_return_addr|frob_return_addr|thread_pointer|apply\w*|return|"
         r"unwind_init|dwarf_\w+|call_with_static_chain|stack_address)",
     ),
-)  # fmt: skip
+))  # fmt: skip
 """Gate, plain words, and the names refused for it, in the source and in what its macros make. Clocks and the like are left to
 the gate on instructions, which no spelling gets past."""
-_WORD = re.compile("|".join(f"(?P<w{i}>{names})" for i, (_, _, names) in enumerate(_WORDS)))
 
 
 def screen(kernel: Kernel, problem: Problem) -> Verdict | None:
     """The reason to refuse a kernel by its source, or None."""
-    if len(kernel.source.encode("utf-8", "replace")) > LONGEST_SOURCE_BYTES:
-        return _refused("size", f"the source is longer than {LONGEST_SOURCE_BYTES} bytes")
-    if not kernel.source.isascii() and any("\ud800" <= c <= "\udfff" for c in kernel.source):
-        return _refused("text", "the source is not valid Unicode")
-    try:
-        check_characters(kernel.source)
-    except SourceError as error:
-        return _refused("text", str(error))
+    verdict = next(check_source(kernel.source), None)
+    if verdict is not None:
+        return verdict
     try:
         launch = kernel.launch
         _ = kernel.tunables
@@ -98,8 +100,14 @@ def screen(kernel: Kernel, problem: Problem) -> Verdict | None:
             names = dict(zip(problem.size_symbols, sizes, strict=True))
             launch.workspace_bytes({**kernel.constants, **names})
     except KernelError as error:
-        return _refused("launch", str(error))
-    return _check_launch(launch, problem) or _check_flags(launch) or _check_text(kernel.source)
+        return refused("launch", str(error))
+    return (
+        check_layout(launch, problem)
+        or _check_plain(launch)
+        or check_operands(launch, problem, roles=(Role.IN, Role.OUT, Role.WORKSPACE), subject="the launch does")
+        or _check_flags(launch)
+        or _check_text(kernel.source)
+    )
 
 
 def screen_preprocessed(lines: Iterable[Line]) -> Verdict | None:
@@ -116,40 +124,19 @@ def screen_preprocessed(lines: Iterable[Line]) -> Verdict | None:
                 return verdict
         else:
             tokens += ((line.number, token) for token in line.tokens)
-    return _check_words(tokens) or _check_attributes(tokens)
+    return next(_WORDS.faults(tokens), None) or _check_attributes(tokens)
 
 
-def _refused(gate: str, message: str) -> Verdict:
-    return Verdict(Status.REJECTED, gate, message)
-
-
-def _check_launch(launch: Launch, problem: Problem) -> Verdict | None:
-    if launch.layout not in problem.layouts:
-        return _refused("launch", f"layout {launch.layout} is not admitted here; expected {' or '.join(problem.layouts)}")
+def _check_plain(launch: Launch) -> Verdict | None:
+    """Whether it is one plain call, with nothing that only a card has."""
     if len(launch.calls) != 1:
-        return _refused("launch", f"expected one launch line on this target, found {len(launch.calls)}")
+        return refused("launch", f"expected one launch line on this target, found {len(launch.calls)}")
     for_cards = _first_line_for_cards(launch)
     if for_cards is not None:
         line, word = for_cards
         message = f"expected a plain call on this target, found '{word}', which is for CUDA alone; remove it"
-        return _at(line, "launch", message)
-    call = launch.calls[0]
-    operands = {operand.name: operand for operand in problem.operands}
-    spaces = {space.name for space in launch.workspaces}
-    for argument in call.arguments:
-        operand = operands.get(argument.name)
-        known = ", ".join(f"{o.name}: {o.role.value}" for o in problem.operands)
-        if argument.role is Role.SIZE and argument.name not in problem.size_symbols:
-            sizes = ", ".join(problem.size_symbols)
-            return _refused("launch", f"{argument.name} is no size symbol ({sizes}) and has no role (in, out, workspace)")
-        if argument.role in (Role.IN, Role.OUT) and (operand is None or operand.role is not argument.role):
-            return _refused("launch", f"{argument.name}: {argument.role.value} is no operand here; expected {known}")
-        if argument.role is Role.WORKSPACE and (operand is not None or argument.name not in spaces):
-            return _refused(
-                "launch", f"{argument.name} is no workspace; declare it with another name: '//! workspace W bytes'"
-            )
-    missing = [o.name for o in problem.operands if o.name not in {a.name for a in call.arguments}]
-    return _refused("launch", f"the launch does not pass {', '.join(missing)}") if missing else None
+        return refused_at(line, "launch", message)
+    return None
 
 
 def _first_line_for_cards(launch: Launch) -> tuple[int, str] | None:
@@ -169,7 +156,7 @@ def _check_flags(launch: Launch) -> Verdict | None:
     for flag in launch.flags:
         if allowed.fullmatch(flag) is None:
             examples = "-O2 -O3 -Ofast -ffast-math -funroll-loops -mprefer-vector-width=256"
-            return _refused("flags", f"the compiler flag {flag[:60]} is not allowed; allowed are, for instance, {examples}")
+            return refused("flags", f"the compiler flag {flag[:60]} is not allowed; allowed are, for instance, {examples}")
     return None
 
 
@@ -177,10 +164,11 @@ def _check_text(source: str) -> Verdict | None:
     try:
         lines = logical_lines(source)
     except SourceError as error:
-        return _refused("text", str(error))
+        return refused("text", str(error))
     for line in lines:
-        verdict = _check_directive(line) if line.is_directive else None
-        verdict = verdict or _check_pragmas(line) or _check_words((line.number, name) for name in sorted(line.names))
+        faults = (_check_directive(one) for one in (*((line,) if line.is_directive else ()), *pragmas(line)))
+        verdict = next((fault for fault in faults if fault is not None), None)
+        verdict = verdict or next(_WORDS.faults((line.number, name) for name in sorted(line.names)), None)
         if verdict is not None:
             return verdict
     return _check_order(lines)
@@ -190,64 +178,45 @@ def _check_order(lines: Iterable[Line]) -> Verdict | None:
     """Headers come first: macros and code that stand before one would reach its text, which is not screened."""
     first = 0
     for line in lines:
-        match = _DIRECTIVE.fullmatch(line.text.strip()) if line.is_directive else None
-        word = (match.group(1) or "") if match is not None else None
+        word = directive(line)[0] if line.is_directive else None
         if word == "include" and first:
             what = f"#include has to stand before the first #define, #undef and line of code (line {first})"
-            return _at(line.number, "includes", f"{what}; move it to the top")
+            return refused_at(line.number, "includes", f"{what}; move it to the top")
         if word not in _BEFORE_INCLUDES:
             first = first or line.number
     return None
 
 
 def _check_directive(line: Line, *, pragmas_only: bool = False) -> Verdict | None:
-    match = _DIRECTIVE.fullmatch(line.text.strip())
-    word, rest = (match.group(1) or "", match.group(2)) if match is not None else ("", line.text)
+    word, rest = directive(line)
     if word == "pragma":
         shown = " ".join(rest.split())[:60]
-        return None if _PRAGMA.fullmatch(rest) else _at(line.number, "directives", f"#pragma {shown} is not allowed")
+        return None if _PRAGMA.fullmatch(rest) else refused_at(line.number, "directives", f"#pragma {shown} is not allowed")
     if word == "include" and not pragmas_only:
-        header = _INCLUDE.fullmatch(line.text)
-        if header is None or header.group(1) not in ALLOWED_HEADERS:
+        if included(line) not in ALLOWED_HEADERS:
             known = ", ".join(sorted(ALLOWED_HEADERS))
-            return _at(line.number, "includes", f"only these headers may be included, between < and >: {known}")
+            return refused_at(line.number, "includes", f"only these headers may be included, between < and >: {known}")
         return None
     if not pragmas_only and word in ("define", "undef"):
         name = _MACRO.match(f"{word} {rest}")
         if name is not None and _RESERVED.fullmatch(name.group(1)):
             what = "names with __ or _ and a capital in front belong to the compiler"
-            return _at(line.number, "directives", f"#{word} {name.group(1)[:40]} is not allowed: {what}")
-    if not pragmas_only and (word in _DIRECTIVES or not (word or rest)):
+            return refused_at(line.number, "directives", f"#{word} {name.group(1)[:40]} is not allowed: {what}")
+    if not pragmas_only and (word in DIRECTIVES or not (word or rest)):
         return None
-    return _at(line.number, "directives", f"#{word or rest[:20]} is not allowed{' in a macro' if pragmas_only else ''}")
-
-
-def _check_pragmas(line: Line) -> Verdict | None:
-    """Pragmas written as operators; one whose text comes from a macro is seen once the preprocessor has run."""
-    for match in _PRAGMA_OPERATOR.finditer(line.text):
-        verdict = _check_directive(Line(line.number, "#pragma " + re.sub(r"\\(.)", r"\1", match.group(1))))
-        if verdict is not None:
-            return verdict
-    return None
-
-
-def _check_words(tokens: Iterable[tuple[int, str]]) -> Verdict | None:
-    for number, token in tokens:
-        match = _WORD.fullmatch(token)
-        if match is not None:
-            gate, what = next(_WORDS[i][:2] for i in range(len(_WORDS)) if match.group(f"w{i}") is not None)
-            return _at(number, gate, f"{token} is not allowed: {what}")
-    return None
+    return refused_at(
+        line.number, "directives", f"#{word or rest[:20]} is not allowed{' in a macro' if pragmas_only else ''}"
+    )
 
 
 def _check_attributes(tokens: list[tuple[int, str]]) -> Verdict | None:
     for number, name in _attribute_names(tokens):
         if name not in ALLOWED_ATTRIBUTES:
             known = ", ".join(sorted(ALLOWED_ATTRIBUTES))
-            return _at(number, "attributes", f"the attribute {name[:40]} is not allowed; allowed are {known}")
+            return refused_at(number, "attributes", f"the attribute {name[:40]} is not allowed; allowed are {known}")
     for at, (number, token) in enumerate(tokens):
         if token in ("__declspec", "_Noreturn") or (token == "[" and [t for _, t in tokens[at + 1 : at + 2]] == ["["]):
-            return _at(
+            return refused_at(
                 number, "attributes", f"{token if token != '[' else '[[ ]]'} is not allowed; write __attribute__((...))"
             )
     return None
@@ -273,7 +242,3 @@ def _attribute_names(tokens: Iterable[tuple[int, str]]) -> Iterator[tuple[int, s
             if depth > 0:
                 open_lists.append((begin, depth))
         before = token
-
-
-def _at(line: int, gate: str, message: str) -> Verdict:
-    return _refused(gate, f"line {line}: {message}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from evo_l2.errors import ToolchainError
 from evo_l2.evaluation import BuildReport, Status, Verdict
-from evo_l2.targets.cpu.messages import some
 from evo_l2.targets.cpu.shim import ENTRY
+from evo_l2.targets.messages import some
 
 if TYPE_CHECKING:
     from elftools.elf.dynamic import DynamicSegment

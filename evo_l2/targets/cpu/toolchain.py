@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo_l2.errors import StorageError, ToolchainError
-from evo_l2.targets.cpu.messages import is_out_of_space
+from evo_l2.targets.messages import is_out_of_space
 
 __all__ = ["Toolchain", "find_toolchain"]
 

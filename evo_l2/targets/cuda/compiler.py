@@ -15,7 +15,7 @@ from evo_l2.errors import ConfigurationError, KernelError, ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.sandbox import Limits
-from evo_l2.targets.cpu.native import compile_cached
+from evo_l2.targets.cpu.native import build_launcher
 from evo_l2.targets.cpu.toolchain import Toolchain, find_toolchain
 from evo_l2.targets.cuda.limits import REGISTERS, LimitError, bounded
 from evo_l2.targets.cuda.nvcc import Job, Nvcc
@@ -104,8 +104,7 @@ class CudaCompiler:
         self._toolkit = toolkit
         self._limits = Limits(max(1, round(cpu_s)), 3 * cpu_s if wall_s is None else wall_s, memory_bytes)
         host = host or find_toolchain()
-        texts = {"launcher.c": sandbox.launcher_source()}
-        self._launcher = compile_cached(host.compiler, cache_dir, "launcher", texts, ("-O2", "-std=gnu11"))
+        self._launcher = build_launcher(host.compiler, cache_dir)
         self._cache = BuildCache(cache_dir / "cuda-kernels", _PRODUCTS)
         self._builder: Nvcc | Nvrtc = (Nvcc if name == "nvcc" else Nvrtc)(toolkit, host, self._launcher)
         headers = str(toolkit.cutlass)

@@ -1,4 +1,4 @@
-"""Measures of a CUDA kernel that follow from its source and its launches, and the archive's values of all of them."""
+"""Measures of a CUDA kernel that follow from its source and its launches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from evo_l2.kernel import Kernel
 from evo_l2.launch import Role
-from evo_l2.measures import MeasuresSchema
 from evo_l2.problem import Instance, Problem
 from evo_l2.targets.cuda.cards import Card
 from evo_l2.targets.cuda.cubin import Cubin
 from evo_l2.targets.cuda.occupancy import occupancy
 from evo_l2.targets.cuda.plan import Plan
 
-__all__ = ["launch_facts", "measures_of", "n_stages", "tile_area"]
+__all__ = ["launch_facts", "n_stages", "tile_area"]
 
 _DOUBLE_BUFFERED = frozenset({"cp.async", "tma"})
 """Copies that run beside the arithmetic, which takes two buffers at the least."""
@@ -86,15 +85,3 @@ def tile_area(kernel: Kernel, problem: Problem, plans: Sequence[Plan]) -> int | 
             blocks = plan.launches[0].grid[0] * plan.launches[0].grid[1]
             areas.append((n_elements, max(1, n_elements // blocks)))
     return max(areas)[1] if areas else None
-
-
-def measures_of(resources: Mapping[str, int | float | str], schema: MeasuresSchema) -> tuple[float | None, ...]:
-    """One value for each axis: a number as it stands, a word as the index of the label that it is, None for anything else."""
-    values: list[float | None] = []
-    for axis in schema.axes:
-        value = resources.get(axis.name)
-        if isinstance(value, str):
-            values.append(float(axis.labels.index(value)) if value in axis.labels else None)
-        else:
-            values.append(float(value) if value is not None else None)
-    return tuple(values)

@@ -12,9 +12,10 @@ from evo_l2 import sandbox
 from evo_l2.build_cache import BuildOutcome
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.sandbox import Exceeded, Finished, Limits
-from evo_l2.targets.cpu.messages import LONGEST_LOG, is_out_of_memory, is_out_of_space
 from evo_l2.targets.cpu.toolchain import Toolchain
 from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.failures import explain_failure
+from evo_l2.targets.messages import LONGEST_LOG, is_out_of_memory, is_out_of_space, plain_lines, ranked
 
 __all__ = ["C_HEADERS", "Ended", "Job", "Nvcc", "at_source_lines", "errors_first", "explain", "resource_lines"]
 
@@ -57,6 +58,7 @@ _NOISE = re.compile(
     r"ptxas fatal\s*: Ptx assembly aborted|Error limit reached|Compilation (aborted|terminated)"
 )
 _DIED = re.compile(r"died due to signal (\d+)")
+_ADVICE = "the source, its templates, its unrolled loops and its data"
 _SIGXCPU, _SIGXFSZ = signal.SIGXCPU, signal.SIGXFSZ
 
 
@@ -222,17 +224,17 @@ def explain(ended: Ended, check_machine: Callable[[], None]) -> BuildOutcome:
     if is_out_of_space(log):
         raise OSError(next(line for line in log.splitlines() if is_out_of_space(line))[:200])
     out_of_memory = is_out_of_memory(log)
-    if exceeded is None and not out_of_memory and _BLAMES.search(log) and not _NOT_THE_SOURCE.search(log):
-        return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile", log), log)
-    check_machine()
-    if exceeded is not None:
-        what = f"the compiler ran into its limit of {exceeded.value}"
-        return _over_limit(what, log, lasting=exceeded is not Exceeded.WALL)
-    if out_of_memory:
-        return _over_limit("the compiler ran out of memory", log)
-    how = f"was ended by signal {number}" if number else f"returned {ended.returncode}"
-    message = f"the compiler {how}" + (f": {log}" if log else " without a message")
-    return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile", message[:LONGEST_LOG]), log, lasting=number is None)
+    blames = _BLAMES.search(log) is not None and _NOT_THE_SOURCE.search(log) is None
+    return explain_failure(
+        log,
+        exceeded=exceeded,
+        ended_by=number,
+        returncode=ended.returncode,
+        is_blamed=blames and not out_of_memory,
+        is_out_of_memory=out_of_memory,
+        advice=_ADVICE,
+        check_machine=check_machine,
+    )
 
 
 def errors_first(output: str, folder: str) -> str:
@@ -244,22 +246,15 @@ def errors_first(output: str, folder: str) -> str:
     text = re.sub(r"(?<![\w.])/\S*/include/(?:cccl/)?", "", text)
     text = re.sub(r"(?:\./|/\S*/)?tmpxft_\w+-\d+_kernel", "kernel", text)
     text = re.sub(r"(?<!\w)/(?=kernel\.cu\b)", "", text)
-    blocks: list[list[str]] = []
-    ranks: list[int] = []
-    for line in text.splitlines():
-        if _NOISE.match(line) or _INFO.match(line):
-            continue
-        match = _HEADLINE.search(line)
-        if match is not None and match.group("kind") != "note":
-            blocks.append([])
-            ranks.append(1 if "warning" in (match.group("kind"), match.group("tool")) else 0)
-        elif not blocks:
-            blocks.append([])
-            ranks.append(1)
-        blocks[-1].append(line.rstrip())
-    order = sorted(range(len(blocks)), key=lambda i: ranks[i])
-    whole = "\n".join(line for i in order for line in blocks[i]).strip()
-    return whole if len(whole) <= LONGEST_LOG else whole[: LONGEST_LOG - 4].rstrip() + "\n..."
+    lines = plain_lines(text.splitlines())
+    return ranked((line for line in lines if not (_NOISE.match(line) or _INFO.match(line))), _rank)
+
+
+def _rank(line: str) -> int | None:
+    match = _HEADLINE.search(line)
+    if match is None or match.group("kind") == "note":
+        return None
+    return 1 if "warning" in (match.group("kind"), match.group("tool")) else 0
 
 
 def resource_lines(output: str) -> str:
@@ -302,8 +297,3 @@ def _without_includes(output: str) -> tuple[str, list[str]]:
 
 def _ended(done: Finished, messages: str) -> Ended:
     return Ended(messages, done.exceeded, done.signal, done.returncode)
-
-
-def _over_limit(what: str, log: str, *, lasting: bool = True) -> BuildOutcome:
-    message = f"{what}; make the source, its templates, its unrolled loops and its data smaller"
-    return BuildOutcome(Verdict(Status.BUILD_ERROR, "compile-limits", message), log, lasting=lasting)

@@ -12,7 +12,7 @@ from evo_l2.targets.cuda.cards import Card
 from evo_l2.targets.cuda.compiler import CudaCompiler
 from evo_l2.targets.cuda.gates import first_refusal
 from evo_l2.targets.cuda.inspection import inspect
-from evo_l2.targets.cuda.measures import launch_facts, measures_of
+from evo_l2.targets.cuda.measures import launch_facts
 from evo_l2.targets.cuda.plan import check_plan, identity, plan_cases
 from evo_l2.targets.cuda.screen import screen
 
@@ -54,7 +54,7 @@ def prepare(
     for plan in plans:
         refused = refused or check_plan(plan, found.code, card)
     if refused is not None:
-        return Prepared(kernel, name, replace(refused, build=build, measures=measures_of(found.resources, axes)))
+        return Prepared(kernel, name, replace(refused, build=build, measures=axes.values(found.resources)))
     facts = launch_facts(kernel, problem, plans, found.code, card, str(found.resources["copy_kind"]))
     build = replace(build, resources={**found.resources, **facts})
-    return Prepared(kernel, name, None, build, measures_of(build.resources, axes), built.cubin)
+    return Prepared(kernel, name, None, build, axes.values(build.resources), built.cubin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "LONGEST_LOG",
@@ -12,7 +12,9 @@ __all__ = [
     "errors_first",
     "is_out_of_memory",
     "is_out_of_space",
+    "plain_lines",
     "printable",
+    "ranked",
     "some",
 ]
 
@@ -64,21 +66,34 @@ def errors_first(output: str, folder: str) -> str:
         folder: Where they ran; its path does not stay in the text.
     """
     lines = output.replace(folder.rstrip("/") + "/", "").replace("\r\n", "\n").split("\n")
-    lines = [_TEMPORARY.sub(r"kernel.\1", printable(line[:_LONGEST_LINE])) for line in lines]
-    blocks: list[list[str]] = []
-    ranks: list[int] = []
+    lines = [_TEMPORARY.sub(r"kernel.\1", line) for line in plain_lines(lines)]
+    return ranked((line for line in lines if not _NOISE.match(line)), _rank)
+
+
+def _rank(line: str) -> int | None:
+    match = _HEADLINE.search(line)
+    kind = (match.group("kind") or "error") if match is not None else "note"
+    return None if kind == "note" else 1 if kind == "warning" else 0
+
+
+def plain_lines(lines: Iterable[str]) -> list[str]:
+    """Lines of a tool, cut, since patterns take long over longer ones, and printable."""
+    return [printable(line[:_LONGEST_LINE]) for line in lines]
+
+
+def ranked(lines: Iterable[str], rank: Callable[[str], int | None]) -> str:
+    """Messages with the gravest first, at most `LONGEST_LOG` characters.
+
+    Args:
+        lines: Those of all messages.
+        rank: 0 for the first line of an error, 1 for that of a warning; None for a line that belongs to what comes before.
+    """
+    blocks: list[tuple[int, list[str]]] = []
     for line in lines:
-        if _NOISE.match(line):
-            continue
-        match = _HEADLINE.search(line)
-        kind = (match.group("kind") or "error") if match is not None else None
-        if kind is not None and kind != "note":
-            blocks.append([])
-            ranks.append(1 if kind == "warning" else 0)
-        elif not blocks:
-            blocks.append([])
-            ranks.append(1)
-        blocks[-1].append(line.rstrip())
-    order = sorted(range(len(blocks)), key=lambda i: ranks[i])
-    whole = "\n".join(line for i in order for line in blocks[i]).strip()
+        found = rank(line)
+        if found is not None or not blocks:
+            blocks.append((1 if found is None else found, []))
+        blocks[-1][1].append(line.rstrip())
+    blocks.sort(key=lambda block: block[0])
+    whole = "\n".join(line for _, block in blocks for line in block).strip()
     return whole if len(whole) <= LONGEST_LOG else whole[: LONGEST_LOG - 4].rstrip() + "\n..."

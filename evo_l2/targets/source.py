@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evo_l2.targets.cpu.messages import UNPRINTABLE
+from evo_l2.targets.messages import UNPRINTABLE
 
 __all__ = ["Line", "SourceError", "check_characters", "logical_lines", "preprocessed_lines"]
 
