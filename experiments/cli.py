@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
@@ -240,23 +240,96 @@ def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_j
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--target", type=click.Choice(["cpu", "cuda"]), help="By the file's name when left out: .cu is cuda.")
-@click.option("--arch", default="sm_80", show_default=True, help="Of a CUDA kernel: sm_80, sm_86, sm_90a, sm_100a.")
+@click.option("--arch", help="Of a CUDA kernel: build for sm_80, sm_86, sm_90a or sm_100a, and run nothing.")
+@click.option("--device", type=click.IntRange(0, 63), help="Number of the card that runs a CUDA kernel.")
 @click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="Of a CUDA kernel; nvcc where it is installed.")
 @click.option("--shape", default="256,256,256", show_default=True, metavar="M,N,K[,BATCH]")
 @click.option("--accumulate", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
 @_json_option
 @_guarded
 def verify(
-    file: Path, target: str | None, arch: str, builder: str | None, shape: str, accumulate: str, as_json: bool
+    file: Path,
+    target: str | None,
+    arch: str | None,
+    device: int | None,
+    builder: str | None,
+    shape: str,
+    accumulate: str,
+    as_json: bool,
 ) -> None:
-    """Screen, build, judge and time one kernel file; exit 0 when it passed. A CUDA kernel is built, read and gated."""
+    """Screen, build, judge and time one kernel file; exit 0 when it passed.
+
+    A CUDA kernel is run on the card of this machine; where there is none, or with --arch, it is built, read and gated.
+    """
     if (target or ("cuda" if file.suffix == ".cu" else "cpu")) == "cuda":
         from experiments.cuda_report import verify_cuda
 
-        sys.exit(0 if verify_cuda(file, arch, builder, shape, accumulate, as_json=as_json) else 1)
-    from experiments.verifying import verify_file
+        sys.exit(0 if verify_cuda(file, arch, device, builder, shape, accumulate, as_json=as_json) else 1)
+    from experiments.verifying import verify_on_cpu
 
-    sys.exit(0 if verify_file(file, shape, accumulate, as_json=as_json) else 1)
+    sys.exit(0 if verify_on_cpu(file, shape, accumulate, as_json=as_json) else 1)
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--db", type=click.Path(dir_okay=False, path_type=Path), help="Also the best kernels of this archive.")
+@click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="How many of them.")
+@click.option(
+    "--shapes", "shapes", multiple=True, default=("4096,4096,4096",), show_default=True,
+    help="M,N,K[,BATCH], or a named set such as ten; may be given again.",
+)  # fmt: skip
+@click.option("--accumulate", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
+@click.option("--mode", type=click.Choice(["offline", "server", "host"]), default="offline", show_default=True,
+              help="offline: device time. host: latency of a call. server: latency at random arrivals.")  # fmt: skip
+@click.option("--sweep", type=click.IntRange(0), default=0, show_default=True,
+              help="Settings of the tunables to try at every shape; the best is measured.")  # fmt: skip
+@click.option("--against", type=click.Path(dir_okay=False, path_type=Path), help="Another kernel, instead of the libraries.")
+@click.option("--blocks", type=click.IntRange(8, 10000), default=40, show_default=True, help="Blocks of paired samples.")
+@click.option("--device", type=click.IntRange(0, 63), help="Number of the card; the first that is known when left out.")
+@click.option("--builder", type=click.Choice(["auto", "nvcc", "nvrtc"]), default="auto", show_default=True)
+@click.option("--csv", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as CSV.")
+@click.option("--json-to", type=click.Path(dir_okay=False, path_type=Path), help="Write everything as JSON.")
+@click.option("--cuda-l2", type=click.Path(dir_okay=False, path_type=Path), help="Write CSV in the columns of CUDA-L2.")
+@_json_option
+@_guarded
+def bench(
+    files: tuple[Path, ...],
+    db: Path | None,
+    count: int,
+    shapes: tuple[str, ...],
+    accumulate: str,
+    mode: str,
+    sweep: int,
+    against: Path | None,
+    blocks: int,
+    device: int | None,
+    builder: Literal["auto", "nvcc", "nvrtc"],
+    csv: Path | None,
+    json_to: Path | None,
+    cuda_l2: Path | None,
+    as_json: bool,
+) -> None:
+    """CUDA kernels, or an archive's best, against the vendor's libraries on a card; exit 0 when all passed everywhere."""
+    from experiments.benching import run_bench
+    from experiments.sections import CudaConfig
+
+    passed = run_bench(
+        files,
+        db,
+        count,
+        shapes,
+        accumulate,
+        mode,
+        CudaConfig(device=device, builder=builder),
+        blocks,
+        sweep=sweep,
+        against=against,
+        csv=csv,
+        json=json_to,
+        cuda_l2=cuda_l2,
+        as_json=as_json,
+    )
+    sys.exit(0 if passed else 1)
 
 
 @main.command()

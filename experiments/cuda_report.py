@@ -11,12 +11,18 @@ from rich.text import Text
 from evo_l2.contracts import Prepared
 from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import Status, Verdict
+from evo_l2.judge import GateReport
+from evo_l2.kernel import Kernel
+from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import Card, card_for
+from evo_l2.targets.cuda.compiler import DEFAULT_ARCH
+from evo_l2.targets.cuda.devices import present_devices
 from evo_l2.targets.cuda.gates import GATES
 from evo_l2.targets.cuda.sass import annotate, read_sass
-from experiments.parts import cache_dir
-from experiments.verifying import problem_of, read_kernel
+from experiments.parts import cache_dir, open_rig
+from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
+from experiments.verifying import problem_of, read_kernel, verify
 
 __all__ = ["print_sass", "verify_cuda"]
 
@@ -37,15 +43,21 @@ _GROUPS = {
 """Facts by subject, in the order in which they are shown; what is in none comes last."""
 
 
-def verify_cuda(path: Path, arch: str, builder: str | None, shape: str, accumulate: str, *, as_json: bool) -> bool:
+def verify_cuda(
+    path: Path, arch: str | None, device: int | None, builder: str | None, shape: str, accumulate: str, *, as_json: bool
+) -> bool:
     """Prints the report; True when no gate has anything against the kernel.
 
+    It is run where this machine has a card and no architecture was named; else it is built for that one, or for sm_80.
+
     Raises:
-        EvoL2Error: The file cannot be read or is no kernel, or the toolkit is at fault.
+        EvoL2Error: The file cannot be read or is no kernel, or the toolkit or the card is at fault.
     """
     kernel = read_kernel(path, "cuda")
     problem = problem_of(kernel, shape, accumulate)
-    card = card_for(arch)
+    if arch is None and (device is not None or any(found.card is not None for found in present_devices())):
+        return _verify_on_card(kernel, problem, device, builder, as_json=as_json)
+    card = card_for(arch or DEFAULT_ARCH)
     with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as evaluator:
         prepared = evaluator.prepare(kernel)
         compiler = evaluator.compiler.builder
@@ -54,6 +66,16 @@ def verify_cuda(path: Path, arch: str, builder: str | None, shape: str, accumula
     else:
         _print(problem.title, prepared, card, compiler)
     return prepared.verdict is None
+
+
+def _verify_on_card(kernel: Kernel, problem: Hgemm, device: int | None, builder: str | None, *, as_json: bool) -> bool:
+    from evo_l2.targets.cuda.evaluator import CudaEvaluator
+
+    settings = CudaConfig.model_validate({"device": device, "builder": builder or "auto"})
+    reports: list[GateReport] = []
+    rig = open_rig(settings, TimingConfig(), LimitsConfig())
+    with CudaEvaluator(problem, rig, observe=reports.append) as evaluator:
+        return verify(kernel, problem, evaluator, reports, as_json=as_json)
 
 
 def print_sass(path: Path, arch: str, builder: str | None) -> None:

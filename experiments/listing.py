@@ -15,6 +15,7 @@ from archive.mining import KernelFacts, RunStats, ledger, show, stats, top
 from archive.store import Store
 from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate
+from evo_l2.kernel import Kernel
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
 from experiments.printable import printable
@@ -156,6 +157,16 @@ def print_top(db: Path, count: int, run_name: str | None, *, all_kernels: bool, 
             n_blocks = str(elite.estimate.n_blocks)
         table.add_row(elite.kernel.digest[:12], speedup, interval, n_blocks, cell)
     Console(highlight=False).print(table)
+
+
+def best_kernels(db: Path, count: int) -> list[Kernel]:
+    """The best elites of the last run, whether they hold a cell or not.
+
+    Raises:
+        StorageError: The database cannot be read, or has no run.
+    """
+    with Store.open(db, create=False) as store:
+        return [elite.kernel for elite in top(store, None, count=count)]
 
 
 def _facts(elite: Elite, cell: str) -> dict[str, object]:

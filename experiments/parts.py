@@ -13,10 +13,11 @@ from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.problems.hgemm import Hgemm
 from experiments.config import RunConfig
-from experiments.sections import GeneratorConfig
+from experiments.sections import CudaConfig, GeneratorConfig, LimitsConfig, TimingConfig
 
 if TYPE_CHECKING:
     from evo_l2.targets.cuda.cards import Card
+    from evo_l2.targets.cuda.rig import Rig
 
 __all__ = [
     "cache_dir",
@@ -26,6 +27,7 @@ __all__ = [
     "make_generator",
     "make_operators",
     "make_problem",
+    "open_rig",
     "warm_up",
 ]
 
@@ -58,15 +60,16 @@ def make_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
 
 
 def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
-    """Builds and gates; a card is asked for, and refused, before anything else."""
+    """A card is asked for, and refused, before anything else."""
+    if config.cuda.mode == "run":
+        from evo_l2.targets.cuda.evaluator import CudaEvaluator
+
+        return CudaEvaluator(problem, open_rig(config.cuda, config.timing, config.limits))
     from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 
-    card = cuda_card(config)
-    if config.cuda.mode == "run":
-        hint = "--set cuda.mode=build-only, to build and check without running"
-        raise ConfigurationError("this version runs no CUDA kernels", expected="cuda.mode build-only", found="run", hint=hint)
     builder = None if config.cuda.builder == "auto" else config.cuda.builder
-    return BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder, build_s=config.limits.build_s)
+    folder = cache_dir() / "cuda"
+    return BuildOnlyEvaluator(problem, folder, cuda_card(config), builder=builder, build_s=config.limits.build_s)
 
 
 def cuda_card(config: RunConfig) -> Card:
@@ -81,11 +84,37 @@ def cuda_card(config: RunConfig) -> Card:
 
     wanted = config.cuda.card
     if config.cuda.mode == "run":
-        return choose_card(wanted, present_devices())
+        return choose_card(wanted, present_devices(), config.cuda.device)[0]
     if wanted != "auto":
         return find_card(wanted)
     present = [device.card for device in present_devices() if device.card is not None]
     return present[0] if present else find_card("A100")
+
+
+def open_rig(settings: CudaConfig, timing: TimingConfig, limits: LimitsConfig) -> Rig:
+    """A card, ready to run kernels.
+
+    Raises:
+        ConfigurationError: No card has the name, or the toolkit does not build for it.
+        DeviceError: The card is not in this machine, in use, or does not answer.
+        ToolchainError: Something that it needs is missing.
+    """
+    from evo_l2.targets.cuda.devices import choose_card, present_devices, refuse_busy
+    from evo_l2.targets.cuda.pairs import CardTimingSettings
+    from evo_l2.targets.cuda.rig import Rig
+
+    card, number = choose_card(settings.card, present_devices(), settings.device)
+    if not settings.allow_busy:
+        refuse_busy(number)
+    return Rig(
+        cache_dir() / "cuda",
+        card,
+        number,
+        builder=None if settings.builder == "auto" else settings.builder,
+        build_s=limits.build_s,
+        timing=CardTimingSettings(timing.blocks, timing.final_blocks, settings.sample_us),
+        call_s=limits.call_s,
+    )
 
 
 def make_generator(settings: GeneratorConfig, made: Iterable[ModelCall] = ()) -> Generator | None:

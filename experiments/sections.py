@@ -238,7 +238,7 @@ class TimingConfig(Section):
     blocks: Annotated[int, Field(ge=8, le=1000)] = 12
     """Blocks of paired samples in the first look at a kernel."""
     min_batch_ms: Annotated[float, Field(gt=0, le=1000)] = 4.0
-    """Shortest time of one sample, in milliseconds; fast kernels are called several times in it."""
+    """Shortest time of one sample on the CPU, in milliseconds; fast kernels are called several times in it."""
     finalists: Annotated[int, Field(ge=0, le=64)] = 3
     """Best kernels measured again in a fresh process at the end."""
     final_blocks: Annotated[int, Field(ge=8, le=10000)] = 40
@@ -270,6 +270,12 @@ class CudaConfig(Section):
     """run, or build-only: kernels are built, read and gated, and nothing is run or timed."""
     builder: Literal["auto", "nvcc", "nvrtc"] = "auto"
     """Compiler of record; auto takes nvcc where it is installed."""
+    device: Annotated[int, Field(ge=0, le=63)] | None = None
+    """Number of the card in this machine, as nvidia-smi counts; the first that fits when left out."""
+    sample_us: Annotated[float, Field(ge=50, le=100000)] = 300.0
+    """Shortest time of one sample on a card, in microseconds; a sample is one replay of a graph of calls."""
+    allow_busy: bool = False
+    """Whether to measure on a card that other processes use, whose numbers mean little."""
 
 
 def _is_shape(shape: object) -> bool:

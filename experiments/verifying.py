@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from evo_l2.contracts import Prepared
+from evo_l2.contracts import Evaluator, Prepared
 from evo_l2.errors import ConfigurationError, KernelError
 from evo_l2.evaluation import Evaluation, Status, TimingSession
 from evo_l2.judge import GateReport
@@ -23,7 +23,7 @@ from experiments.parts import cache_dir
 from experiments.printable import printable
 from experiments.report import bare_in_words, counted, indented
 
-__all__ = ["built_in_words", "parse_shape", "problem_of", "read_kernel", "verify_file"]
+__all__ = ["built_in_words", "parse_shape", "problem_of", "read_kernel", "verify", "verify_on_cpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def problem_of(kernel: Kernel, shape: str, accumulate: str) -> Hgemm:
     return Hgemm((parse_shape(shape),), accumulate, (layout if layout in ("nn", "nt") else "nn",))
 
 
-def verify_file(path: Path, shape: str, accumulate: str, *, as_json: bool) -> bool:
-    """Prints the report; True when the kernel passed.
+def verify_on_cpu(path: Path, shape: str, accumulate: str, *, as_json: bool) -> bool:
+    """Prints the report of a kernel in C; True when it passed.
 
     Raises:
         EvoL2Error: The file cannot be read or is no kernel, or the machine is at fault.
@@ -86,10 +86,26 @@ def verify_file(path: Path, shape: str, accumulate: str, *, as_json: bool) -> bo
     problem = problem_of(kernel, shape, accumulate)
     reports: list[GateReport] = []
     with CpuEvaluator(problem, cache_dir() / "cpu", observe=reports.append) as evaluator:
-        prepared = evaluator.prepare(kernel)
-        evaluation = Evaluation(prepared.verdict) if prepared.verdict is not None else None
-        if evaluation is None:
-            evaluation = evaluator.measure(prepared, np.random.SeedSequence())
+        return verify(kernel, problem, evaluator, reports, as_json=as_json)
+
+
+def verify(kernel: Kernel, problem: Hgemm, evaluator: Evaluator, reports: list[GateReport], *, as_json: bool) -> bool:
+    """Takes a kernel through every stage and prints them; True when it passed.
+
+    Args:
+        kernel: What is verified.
+        problem: What it computes.
+        evaluator: Puts the gates to it.
+        reports: Where the evaluator puts what each gate came to.
+        as_json: Whether to print plain data.
+
+    Raises:
+        EvoL2Error: The machine is at fault.
+    """
+    prepared = evaluator.prepare(kernel)
+    evaluation = Evaluation(prepared.verdict) if prepared.verdict is not None else None
+    if evaluation is None:
+        evaluation = evaluator.measure(prepared, np.random.SeedSequence())
     if as_json:
         print(json.dumps(_plain(problem, prepared, reports, evaluation), indent=2))
     else:
@@ -184,9 +200,10 @@ def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> No
     for case in evaluation.session.cases:
         micros = float(np.median(case.kernel_us))
         gflops = problem.work(case.sizes).n_flops / micros / 1e3
+        rate = f"{gflops:.1f} GFLOP/s" if gflops < 1000 else f"{gflops / 1000:.1f} TFLOP/s"
         bare = bare_in_words(case.bare_baseline_us)
         base = float(np.median(case.baseline_us))
-        console.print(Text(f"{micros:.1f} us a call, {gflops:.1f} GFLOP/s; baseline {base:.1f} us{bare}"), soft_wrap=True)
+        console.print(Text(f"{micros:.1f} us a call, {rate}; baseline {base:.1f} us{bare}"), soft_wrap=True)
 
 
 def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evaluation: Evaluation) -> dict[str, object]:

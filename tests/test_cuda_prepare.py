@@ -283,8 +283,8 @@ def test_without_the_drivers_tool_there_is_no_card(tmp_path, monkeypatch):
 def test_a_run_takes_the_card_that_is_there_and_no_other(tmp_path, monkeypatch):
     use_tool(tmp_path, monkeypatch, "echo 'Tesla T4, 7.5'; echo 'NVIDIA A100-SXM4-80GB, 8.0'")
     devices = present_devices()
-    assert choose_card("auto", devices).name == "A100"
-    assert choose_card("a100", devices).name == "A100"
+    assert choose_card("auto", devices)[0].name == "A100"
+    assert choose_card("a100", devices)[0].name == "A100"
     with pytest.raises(
         DeviceError, match=r"another card: expected H100, found Tesla T4, NVIDIA A100-SXM4-80GB; try: .*build-only"
     ):

@@ -18,7 +18,38 @@ from evo_l2.targets.cuda.compiler import CudaCompiler
 from evo_l2.targets.cuda.prepare import prepare
 from evo_l2.targets.cuda.toolkit import find_toolkit
 
-__all__ = ["BuildOnlyEvaluator"]
+__all__ = ["BuildOnlyEvaluator", "built_identity", "open_compiler"]
+
+
+def open_compiler(card: Card, cache_dir: Path, builder: str | None = None, build_s: float = 20.0) -> CudaCompiler:
+    """The compiler of record for a card.
+
+    Args:
+        card: What is built for.
+        cache_dir: Where builds are kept; several processes may share it.
+        builder: `nvcc` or `nvrtc`; nvcc where the toolkit has it when left out.
+        build_s: Seconds of processor time of one build step.
+
+    Raises:
+        ToolchainError: The toolkit, or a part of it, is missing or broken.
+        ConfigurationError: The toolkit does not build for the card.
+    """
+    toolkit = find_toolkit()
+    if builder == "nvrtc" and toolkit.nvrtc is None:
+        toolkit = find_toolkit(wheels_first=True)
+    toolkit.check_architecture(card.arch)
+    toolkit.tool("nvdisasm")
+    return CudaCompiler(toolkit, cache_dir, builder=builder, cpu_s=build_s)
+
+
+def built_identity(compiler: CudaCompiler, card: Card) -> dict[str, str]:
+    """What parts the results of two builds, whether or not anything is run."""
+    return {
+        "arch": card.arch,
+        "multiprocessors": str(card.n_sms),
+        "compiler": compiler.builder,
+        "harness": HARNESS_VERSION,
+    }
 
 
 class BuildOnlyEvaluator:
@@ -50,20 +81,10 @@ class BuildOnlyEvaluator:
         self._problem = problem
         self._card = card
         self._skip = skip
-        toolkit = find_toolkit()
-        if builder == "nvrtc" and toolkit.nvrtc is None:
-            toolkit = find_toolkit(wheels_first=True)
-        toolkit.check_architecture(card.arch)
-        disassembler = toolkit.tool("nvdisasm")
-        self._compiler = CudaCompiler(toolkit, cache_dir, builder=builder, cpu_s=build_s)
-        identity = {
-            "card": f"none (built for {card.name})",
-            "arch": card.arch,
-            "multiprocessors": str(card.n_sms),
-            "compiler": self._compiler.builder,
-            "harness": HARNESS_VERSION,
-        }
-        provenance = {"host": platform.node(), "disassembler": str(disassembler.name), "toolkit": toolkit.source}
+        self._compiler = open_compiler(card, cache_dir, builder, build_s)
+        identity = {**built_identity(self._compiler, card), "card": f"none (built for {card.name})"}
+        toolkit = self._compiler.toolkit
+        provenance = {"host": platform.node(), "toolkit": toolkit.source}
         self._environment = Environment("cuda", identity, provenance)
 
     def __enter__(self) -> BuildOnlyEvaluator:

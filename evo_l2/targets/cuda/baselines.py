@@ -1,0 +1,188 @@
+"""The baseline's side of every pair on a card: the vendor's libraries, judged once, the fastest of them chosen once a case.
+
+The fastest is chosen by samples that serve for nothing else; a kernel is then compared with it in pairs of their own. (The
+smallest of several medians is smaller than what that library does the next time.)
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from evo_l2.errors import DeviceError, EvoL2Error
+from evo_l2.judge import Fault, Judge
+from evo_l2.problem import Instance
+from evo_l2.targets.cuda.cards import Card
+from evo_l2.targets.cuda.library import baseline_names
+from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, n_calls_of, set_bytes
+from evo_l2.targets.cuda.requests import LibrarySpec
+from evo_l2.targets.cuda.runner import Runner
+from evo_l2.targets.cuda.stage import CardStage
+
+__all__ = ["WORKSPACE_BYTES", "Baselines", "Candidate", "Chosen"]
+
+WORKSPACE_BYTES = 32 << 20
+"""What each library may use, as NVIDIA recommends for cuBLAS on Hopper; the same for all."""
+_CALL_S = 10.0
+_ROUNDS = 5
+
+_Case = tuple[tuple[int, ...], str, str]
+"""Sizes, layout, accumulator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One library at one case."""
+
+    name: str
+    description: str
+    """Version, algorithm, workspace; or why it is not there."""
+    median_us: float | None
+    """Median device time of a call while the fastest was chosen; None where it does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The fastest baseline at one case, ready to be timed."""
+
+    name: str
+    description: str
+    side: Side
+    candidates: tuple[Candidate, ...]
+
+
+class Baselines:
+    """All baselines at all cases; each case keeps the runner of its fastest one. Not for several threads at once.
+
+    Args:
+        device: The card's index.
+        card: What it is.
+        harness: Cubin of the harness's kernel.
+        settings: Length of samples.
+        names: Which baselines; all when left out.
+    """
+
+    def __init__(
+        self, device: int, card: Card, harness: Path, settings: CardTimingSettings, names: tuple[str, ...] | None = None
+    ) -> None:
+        self._device = device
+        self._card = card
+        self._harness = harness
+        self._settings = settings
+        self._names = names if names is not None else baseline_names()
+        self._chosen: dict[_Case, tuple[Chosen, Runner]] = {}
+        self._spare: dict[str, Runner] = {}
+
+    def at(self, instance: Instance) -> Chosen:
+        """The fastest baseline at one case and layout, found when it is first asked for.
+
+        Raises:
+            DeviceError: No baseline runs, or one is wrong.
+        """
+        case = _case(instance)
+        if case not in self._chosen:
+            self._chosen[case] = self._choose(instance)
+        return self._chosen[case][0]
+
+    def release(self, instance: Instance) -> None:
+        """Gives the memory of one case back; it is opened anew when it is asked for again."""
+        found = self._chosen.pop(_case(instance), None)
+        if found is not None:
+            chosen, runner = found
+            chosen.side.stage.close()
+            self._put_back(chosen.name, runner)
+
+    def close(self) -> None:
+        """Ends every runner; may be called twice."""
+        for chosen, runner in self._chosen.values():
+            chosen.side.stage.close()
+            runner.close()
+        for runner in self._spare.values():
+            runner.close()
+        self._chosen.clear()
+        self._spare.clear()
+
+    def _runner(self, name: str) -> Runner:
+        """One that has run this library before, so that it is loaded; else a new one."""
+        runner = self._spare.pop(name, None)
+        return runner if runner is not None and runner.is_alive else Runner(self._device, self._harness)
+
+    def _put_back(self, name: str, runner: Runner) -> None:
+        if name in self._spare or not runner.is_alive:
+            runner.close()
+        else:
+            self._spare[name] = runner
+
+    def _choose(self, instance: Instance) -> tuple[Chosen, Runner]:
+        opened: dict[str, tuple[Runner, Side, str]] = {}
+        found: dict[str, Candidate] = {}
+        try:
+            for name in self._names:
+                runner = self._runner(name)
+                try:
+                    opened[name] = (runner, *self._open(runner, name, instance))
+                except EvoL2Error as error:
+                    self._put_back(name, runner)
+                    found[name] = Candidate(name, str(error), None)
+            if not opened:
+                reasons = "; ".join(f"{candidate.name}: {candidate.description}" for candidate in found.values())
+                raise DeviceError("no baseline runs", expected=" or ".join(self._names), found=reasons)
+            medians = self._medians({name: side for name, (_, side, _) in opened.items()})
+            found |= {name: Candidate(name, words, medians[name]) for name, (_, _, words) in opened.items()}
+            best = min(medians, key=lambda name: medians[name])
+            runner, side, description = opened.pop(best)
+        finally:
+            for name, (other, other_side, _) in opened.items():
+                other_side.stage.close()
+                self._put_back(name, other)
+        return Chosen(best, description, side, tuple(found[name] for name in self._names)), runner
+
+    def _open(self, runner: Runner, name: str, instance: Instance) -> tuple[Side, str]:
+        """A library with the buffers of one sample: tuned on what will be timed, then judged by the gates."""
+        n_calls = n_calls_of(_guess_us(instance, self._card), set_bytes(instance), self._card.l2_bytes, self._settings)
+        judge = Judge(deterministic=False)
+        stage = CardStage(runner, self._device, instance, {}, n_sets=n_calls, call_s=_CALL_S)
+        try:
+            judge.prepare_timed(stage, n_calls, stage.draws(np.random.SeedSequence()))
+            stage.settle()
+            spec = LibrarySpec(name, instance.layout, _accumulate(instance), instance.sizes, WORKSPACE_BYTES)
+            description = runner.load_library(spec)
+            failure = judge.judge(stage, np.random.SeedSequence())
+            if failure is not None:
+                found = f"{failure.gate}: {failure.message}"
+                raise DeviceError(f"the baseline {name} is wrong", expected="a library that passes every gate", found=found)
+        except BaseException:
+            stage.close()
+            raise
+        return Side(stage, n_calls), description
+
+    def _medians(self, sides: dict[str, Side]) -> dict[str, float]:
+        """Median device time of a call in microseconds, measured in turns."""
+        judge = Judge()
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        draws = {name: side.stage.draws(np.random.SeedSequence()) for name, side in sides.items()}
+        for _ in range(_ROUNDS):
+            for name, side in sides.items():
+                judge.prepare_timed(side.stage, side.n_calls, draws[name])
+                sample = side.stage.replay(side.n_calls)
+                if isinstance(sample, Fault):
+                    raise DeviceError(f"the baseline {name} fails", found=sample.detail)
+                times[name].append(sample.ns / 1000 / side.n_calls)
+        return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _accumulate(instance: Instance) -> str:
+    return str(instance.problem.definition.get("accumulate", "fp32"))
+
+
+def _case(instance: Instance) -> _Case:
+    return instance.sizes, instance.layout, _accumulate(instance)
+
+
+def _guess_us(instance: Instance, card: Card) -> float:
+    """What a call may take, to plan a library's buffers: two thirds of what arithmetic and memory can do, and a launch."""
+    work = instance.problem.work(instance.sizes)
+    return 2.0 + 1.5 * max(work.n_flops / (card.fp32_sum_tflops * 1e6), work.n_bytes / (card.memory_gb_s * 1e3))

@@ -1,0 +1,156 @@
+"""Timing in pairs on a card: kernel and baseline take turns, each in a process of its own and on inputs of its own.
+
+A sample is one replay of a graph: one call on each of its buffer sets, whose bytes exceed twice the L2 cache, so that every
+call finds its operands in memory. Before each sample everything is drawn and poisoned anew, on both sides alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from evo_l2.errors import DeviceError
+from evo_l2.evaluation import FEWEST_BLOCKS, CaseTiming, Status
+from evo_l2.judge import Failure, Fault, Judge, fault_failure
+from evo_l2.problem import Instance
+from evo_l2.targets.cuda.cards import Card
+from evo_l2.targets.cuda.runner import Sample
+from evo_l2.targets.cuda.stage import CardStage
+
+__all__ = ["CardTimingSettings", "Side", "blocks_of", "n_calls_of", "roofline_us", "set_bytes", "time_pairs"]
+
+_MOST_CALLS = 2048
+_MOST_SET_BYTES = 16 << 30
+_CLOCKS_DIFFER = 0.01
+"""Clocks of the two sides of a block may differ by this share before it is dropped."""
+_STILL = math.log(1.1)
+"""Two samples of one side in one block may differ by this much before it is dropped."""
+_BELOW_ROOFLINE = 0.97
+"""A time below this share of the roofline at the measured clock is no record, but a cheat or a fault of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardTimingSettings:
+    """How many samples of what length. Numbers of blocks are fixed in advance."""
+
+    blocks: int = 10
+    """Blocks of four samples (two of either side) for a first look."""
+    final_blocks: int = 40
+    """Blocks of a finalist."""
+    sample_us: float = 300.0
+    """Shortest sample."""
+    most_s: float = 4.0
+    """Device seconds that one case may take; slow kernels get fewer blocks, at least eight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of the pairs: what is replayed, and how many calls a sample has."""
+
+    stage: CardStage
+    n_calls: int
+
+
+def set_bytes(instance: Instance) -> int:
+    """Bytes of one buffer set."""
+    return sum(math.prod(instance.shape(o)) * np.dtype(o.dtype).itemsize for o in instance.problem.operands)
+
+
+def n_calls_of(call_us: float, n_bytes: int, l2_bytes: int, settings: CardTimingSettings) -> int:
+    """Calls of one sample: as many as last `sample_us`, and as many as have more than twice the L2 cache in their buffers.
+
+    Args:
+        call_us: A first idea of the time per call.
+        n_bytes: Bytes of one buffer set.
+        l2_bytes: Size of the card's L2 cache.
+        settings: The shortest sample.
+    """
+    wanted = max(math.ceil(settings.sample_us / max(call_us, 0.5)), 2 * l2_bytes // n_bytes + 1)
+    return max(1, min(wanted, _MOST_CALLS, _MOST_SET_BYTES // n_bytes))
+
+
+def blocks_of(call_us: float, n_calls: int, settings: CardTimingSettings, *, final: bool) -> int:
+    """Number of blocks, fixed before the first sample."""
+    wanted = settings.final_blocks if final else settings.blocks
+    affordable = settings.most_s * (10 if final else 1) * 1e6 / (4 * n_calls * call_us)
+    return int(max(FEWEST_BLOCKS + 2, min(wanted, affordable)))
+
+
+def roofline_us(instance: Instance, card: Card, clock_mhz: float) -> float:
+    """Shortest time of one call by arithmetic alone, at the clock that was measured.
+
+    Memory is left out: part of what a call reads may lie in the L2 cache, and what it writes may stay there.
+    """
+    classes = instance.problem.matrix_classes
+    peak = card.fp16_tflops if classes is None or ("fp16", "fp16") in classes else card.fp32_sum_tflops
+    return instance.problem.work(instance.sizes).n_flops / (peak * 1e6 * clock_mhz / card.clock_mhz)
+
+
+def time_pairs(
+    kernel: Side, baseline: Side, n_blocks: int, judge: Judge, seed: np.random.SeedSequence, floor: float
+) -> CaseTiming | Failure:
+    """Times `n_blocks` blocks: kernel, baseline, baseline, kernel, or the other way round, by lot.
+
+    After each sample of the kernel its outputs are checked. A block is dropped when the clocks of its sides differ by more
+    than 1 %, or the two samples of a side by more than a tenth; neither says which side is faster.
+
+    Args:
+        kernel: The candidate.
+        baseline: What it is compared with.
+        n_blocks: Fixed beforehand.
+        judge: Draws inputs, and checks what was timed.
+        seed: Where order and inputs come from.
+        floor: Shortest possible product of a call's microseconds and the clock in MHz.
+
+    Raises:
+        DeviceError: The baseline fails.
+        Refused: The driver refuses the kernel's launches in a graph.
+    """
+    children = seed.spawn(3)
+    rng = np.random.default_rng(children[0])
+    draws = {"k": kernel.stage.draws(children[1]), "b": baseline.stage.draws(children[2])}
+    rows: list[tuple[float, float, bool]] = []
+    while len(rows) < n_blocks:
+        samples: dict[str, list[Sample]] = {"k": [], "b": []}
+        for side in "kbbk" if rng.integers(2) else "bkkb":
+            if side == "b":
+                judge.prepare_timed(baseline.stage, baseline.n_calls, draws["b"])
+                sample = baseline.stage.replay(baseline.n_calls)
+                if isinstance(sample, Fault):
+                    raise DeviceError("the baseline fails", found=sample.detail, hint="evo-l2 doctor")
+            else:
+                fills = judge.prepare_timed(kernel.stage, kernel.n_calls, draws["k"])
+                sample = kernel.stage.replay(kernel.n_calls)
+                if isinstance(sample, Fault):
+                    return fault_failure(sample)
+                failure = judge.check_timed(kernel.stage, fills, draws["k"])
+                failure = failure or _too_fast(sample, kernel.n_calls, floor)
+                if failure is not None:
+                    return failure
+            samples[side].append(sample)
+        times = {
+            side: [s.ns / 1000 / n for s in samples[side]] for side, n in (("k", kernel.n_calls), ("b", baseline.n_calls))
+        }
+        still = all(abs(math.log(first / second)) < _STILL for first, second in times.values())
+        rows.append((sum(times["k"]) / 2, sum(times["b"]) / 2, still and _same_clock(samples["k"], samples["b"])))
+    kernel_us, baseline_us, kept = zip(*rows, strict=True)
+    return CaseTiming(kernel.stage.instance.sizes, kernel_us, baseline_us, kept)
+
+
+def _too_fast(sample: Sample, n_calls: int, floor: float) -> Failure | None:
+    if sample.clock_mhz is None:
+        return None
+    share = floor / (sample.ns / 1000 / n_calls * sample.clock_mhz)
+    if share * _BELOW_ROOFLINE <= 1.0:
+        return None
+    message = f"a timed call took {sample.ns / 1000 / n_calls:.2f} us, {share:.2f} of what the card's arithmetic can do"
+    return Failure(Status.CHEATING, "roofline", message)
+
+
+def _same_clock(first: list[Sample], second: list[Sample]) -> bool:
+    means = [[s.clock_mhz for s in side if s.clock_mhz is not None] for side in (first, second)]
+    if any(len(side) != 2 for side in means):
+        return True
+    return abs(math.log(sum(means[0]) / sum(means[1]))) <= math.log1p(_CLOCKS_DIFFER)
