@@ -1,14 +1,14 @@
 """The judge: draws secret inputs, has a stage run the kernel on them, and says whether what came out is right.
 
 No candidate code runs in the judge's process. It holds the seeds and the references; the stage holds nothing but operands,
-and each is overwritten between runs.
+and each is overwritten between runs. Its arrays are those of the stage: of numpy, or of cupy.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -16,19 +16,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evo_l2.draws import Draws
 from evo_l2.evaluation import Status
 from evo_l2.launch import Role
 from evo_l2.problem import Arrays, Gate, Instance
 
-__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "TimedSet", "fault_failure"]
+__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "TimedSets", "fault_failure"]
 
 _N_MARKS = 64
 _SPARE_POISON = 65536
 """Values by which the string of a timed run's poison is longer than one output."""
 _FEWEST_WITH_REPEATS = 32
 """Timed calls from which on each operand is repeated once."""
-_MOST_STACKED = 1 << 17
-"""Values of all operands of the sets that are drawn, or whose results are checked, at a time."""
 
 Bytes = NDArray[np.uint8]
 
@@ -63,8 +62,20 @@ class Stage(Protocol):
         """Number of buffer sets."""
         ...
 
-    def arrays(self, index: int) -> dict[str, NDArray[np.generic]]:
-        """Views of one set's operands, by name; writing to them is what hands inputs over."""
+    @property
+    def most_stacked(self) -> int:
+        """Values of all operands of the sets that are drawn, or whose results are checked, at a time."""
+        ...
+
+    def draws(self, seed: np.random.SeedSequence) -> Draws:
+        """What its inputs are drawn from: arrays of the library that its own are of."""
+        ...
+
+    def stacked(self, first: int, n_sets: int) -> dict[str, NDArray[np.generic]]:
+        """Views of the operands of several sets in a row, by name, stacked along a new first axis.
+
+        Writing to them is what hands inputs over. Each set's part is in row-major order.
+        """
         ...
 
     def workspaces(self) -> dict[str, Bytes]:
@@ -72,7 +83,7 @@ class Stage(Protocol):
         ...
 
     def run(self, first: int, n_calls: int) -> int | Fault:
-        """Calls the kernel on `n_calls` sets in turn; nanoseconds for all of them, or the fault.
+        """Calls the kernel on `n_calls` sets in turn; nanoseconds for all of them, or the fault. Waits for its end.
 
         Raises:
             DeviceError: The runner is at fault.
@@ -104,12 +115,20 @@ class GateReport:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedSet:
-    """What the judge keeps of one buffer set that is about to be timed."""
+class TimedSets:
+    """What the judge keeps of buffer sets in a row that are about to be timed; stacked along a first axis."""
 
+    first: int
+    """Number of the first of them."""
+    n_sets: int
     inputs: dict[str, NDArray[np.generic]]
-    marks: dict[str, tuple[NDArray[np.intp], NDArray[np.generic]]]
-    """For every output a few flat positions and the poison there: a call that was skipped leaves all of them."""
+    marks: dict[str, tuple[NDArray[np.integer], NDArray[np.generic]]]
+    """For every output a few flat positions and the poison there, a row for each set: a call that was skipped leaves all of
+    them."""
+
+    def inputs_of(self, index: int) -> dict[str, NDArray[np.generic]]:
+        """The inputs of one of them, by its number among all sets."""
+        return {name: value[index - self.first] for name, value in self.inputs.items()}
 
 
 _FAULTS = {
@@ -162,69 +181,65 @@ class Judge:
         gates = [gate for gate in instance.problem.gates if gate.name not in self._skip]
         children = seed.spawn(len(gates) + 1)
         for gate, child in zip(gates, children[:-1], strict=True):
-            rng = np.random.default_rng(child)
-            inputs = gate.draw(instance, rng)
-            failure = self._timed(gate.name, instance, lambda: self._one(stage, inputs, rng, gate))  # noqa: B023
+            draws = stage.draws(child)
+            inputs = gate.draw(instance, draws)
+            failure = self._timed(gate.name, instance, lambda: self._one(stage, inputs, draws, gate))  # noqa: B023
             if failure is not None:
                 return failure
         if "determinism" in self._skip or not self._deterministic:
             return None
-        return self._timed("determinism", instance, lambda: self._repeat(stage, np.random.default_rng(children[-1])))
+        return self._timed("determinism", instance, lambda: self._repeat(stage, stage.draws(children[-1])))
 
-    def prepare_timed(self, stage: Stage, n_calls: int, rng: np.random.Generator) -> list[TimedSet]:
+    def prepare_timed(self, stage: Stage, n_calls: int, draws: Draws) -> list[TimedSets]:
         """Fills the first `n_calls` sets with fresh inputs and poison; returns what is needed to check them.
 
         Every operand of every call is drawn for that call alone, so that nothing is left to share among the calls of a
         sample, whatever a kernel keeps in its workspace. But in a long sample, each operand once comes twice in a row: a
         kernel that takes an operand it has just seen for a call it has just made is wrong there. The poison of every set is
-        a random piece of one random string.
+        a piece of its own of one random string.
         """
         instance = stage.instance
-        outputs = {operand.name: (instance.shape(operand), operand.dtype) for operand in instance.operands(Role.OUT)}
-        pools = {name: _Pool(shape, dtype, n_calls, rng) for name, (shape, dtype) in outputs.items()}
-        places = {name: rng.integers(max(pool.size, 1), size=(n_calls, _N_MARKS)) for name, pool in pools.items()}
-        fills: list[TimedSet] = []
-        repeats = _repeats([operand.name for operand in instance.operands(Role.IN)], n_calls, rng)
-        n_stacked = _n_stacked(instance)
-        for index in range(n_calls):
-            if index % n_stacked == 0:
-                stacked = instance.problem.draw_timed(instance, min(n_stacked, n_calls - index), rng)
-            inputs = {name: value[index % n_stacked] for name, value in stacked.items()}
-            if index in repeats:
-                inputs[repeats[index]] = fills[-1].inputs[repeats[index]]
-            poison = {name: pool.piece() for name, pool in pools.items()}
-            self._fill(stage, index, inputs, poison, rng)
-            marks = {name: (at[index], poison[name].reshape(-1)[at[index]]) for name, at in places.items()}
-            fills.append(TimedSet(inputs, marks))
+        pools = _pools(instance, n_calls, draws)
+        repeats = _repeats([operand.name for operand in instance.operands(Role.IN)], n_calls, draws.host)
+        n_stacked = max(1, stage.most_stacked // max(1, _n_values(instance)))
+        fills: list[TimedSets] = []
+        for first in range(0, n_calls, n_stacked):
+            n_sets = min(n_stacked, n_calls - first)
+            inputs = instance.problem.draw_timed(instance, n_sets, draws)
+            for index in sorted(repeats.keys() & range(first, first + n_sets)):
+                name = repeats[index]
+                before = inputs[name][index - first - 1] if index > first else fills[-1].inputs[name][-1]
+                inputs[name][index - first] = before
+            self._fill(stage, first, inputs, {name: pool.pieces(first, n_sets) for name, pool in pools.items()}, draws)
+            marks = {name: pool.marks(first, n_sets, draws) for name, pool in pools.items()}
+            fills.append(TimedSets(first, n_sets, inputs, marks))
         return fills
 
-    def check_timed(self, stage: Stage, fills: list[TimedSet], rng: np.random.Generator, n_checks: int = 2) -> Failure | None:
+    def check_timed(self, stage: Stage, fills: list[TimedSets], draws: Draws, n_checks: int = 2) -> Failure | None:
         """Checks the results of every set of a timed run, and the guards and inputs of a random few.
 
         Whichever call was skipped or cut short is found: `Problem.spot_check` sees them all, several at a time.
         """
-        sets = [stage.arrays(index) for index in range(len(fills))]
-        for index in rng.choice(len(fills), size=min(n_checks, len(fills)), replace=False):
-            failure = self._mechanics(stage, int(index), fills[index].inputs)
+        n_calls = sum(sets.n_sets for sets in fills)
+        for index in draws.host.choice(n_calls, size=min(n_checks, n_calls), replace=False):
+            sets = fills[int(index) // fills[0].n_sets]
+            failure = self._mechanics(stage, int(index), sets.inputs_of(int(index)))
             if failure is not None:
                 return failure
         if "timed-outputs" in self._skip:
             return None
-        for index, (arrays, timed) in enumerate(zip(sets, fills, strict=True)):
-            if _is_untouched(arrays, timed):
-                message = f"timed call {index} of {len(fills)} left its output unwritten"
+        outputs = [_outputs(stage, sets.first, sets.n_sets) for sets in fills]
+        for sets, written in zip(fills, outputs, strict=True):
+            untouched = _untouched(written, sets)
+            if untouched:
+                message = f"timed call {sets.first + untouched[0]} of {n_calls} left its output unwritten"
                 return Failure(Status.CHEATING, "timed-outputs", message)
-        problem = stage.instance.problem
-        names = [operand.name for operand in stage.instance.operands(Role.OUT)]
-        n_stacked = _n_stacked(stage.instance)
-        for start in range(0, len(fills), n_stacked):
-            piece = slice(start, start + n_stacked)
-            inputs = {name: _stack([timed.inputs[name] for timed in fills[piece]]) for name in fills[0].inputs}
-            outputs = {name: _stack([arrays[name] for arrays in sets[piece]]) for name in names}
-            defect = problem.spot_check(stage.instance, inputs, outputs, rng)
+        for sets, written in zip(fills, outputs, strict=True):
+            defect = stage.instance.problem.spot_check(stage.instance, sets.inputs, written, draws)
             if defect is not None:
-                calls = f"timed call {start}" if n_stacked == 1 else f"timed calls {start}-{min(piece.stop, len(fills)) - 1}"
-                return Failure(Status.CHEATING, "timed-outputs", f"{calls} of {len(fills)}: {defect.message}")
+                last = sets.first + sets.n_sets - 1
+                calls = f"timed call {last}" if sets.n_sets == 1 else f"timed calls {sets.first}-{last}"
+                return Failure(Status.CHEATING, "timed-outputs", f"{calls} of {n_calls}: {defect.message}")
         return None
 
     def _timed(self, gate: str, instance: Instance, check: Callable[[], Failure | None]) -> Failure | None:
@@ -237,21 +252,21 @@ class Judge:
     def _one(
         self,
         stage: Stage,
-        inputs: Mapping[str, NDArray[np.generic]],
-        rng: np.random.Generator,
+        inputs: Arrays,
+        draws: Draws,
         gate: Gate,
     ) -> Failure | None:
-        poison = self._poisoned(stage, inputs, rng)
+        poison = self._poisoned(stage, inputs, draws)
         failure = self._run(stage, inputs)
         if failure is not None:
             return failure
-        outputs = self._outputs(stage, 0)
+        outputs = _copied_outputs(stage)
         defect = gate.check(stage.instance, inputs, outputs)
         if defect is None:
             return None
         return self._unwritten(outputs, poison) or Failure(Status.INCORRECT, gate.name, defect.message)
 
-    def _run(self, stage: Stage, inputs: Mapping[str, NDArray[np.generic]]) -> Failure | None:
+    def _run(self, stage: Stage, inputs: Arrays) -> Failure | None:
         """One call on set 0, with what is checked after every call."""
         result = stage.run(0, 1)
         if isinstance(result, Fault):
@@ -259,69 +274,54 @@ class Judge:
         self._run_ns.append(result)
         return self._mechanics(stage, 0, inputs)
 
-    def _mechanics(self, stage: Stage, index: int, inputs: Mapping[str, NDArray[np.generic]]) -> Failure | None:
+    def _mechanics(self, stage: Stage, index: int, inputs: Arrays) -> Failure | None:
         """Guards and inputs of one set."""
         if "guards" not in self._skip and (name := stage.damaged_guard(index)) is not None:
             return Failure(Status.RUNTIME_ERROR, "guards", f"the kernel wrote outside of {name}, just beside its ends")
         if "inputs-unchanged" in self._skip:
             return None
-        arrays = stage.arrays(index)
+        arrays = stage.stacked(index, 1)
         for name, value in inputs.items():
-            if not np.array_equal(_bits(arrays[name]), _bits(value)):
+            if not np.array_equal(_bits(arrays[name][0]), _bits(value)):
                 return Failure(Status.CHEATING, "inputs-unchanged", f"the kernel wrote to its input {name}")
         return None
 
-    def _repeat(self, stage: Stage, rng: np.random.Generator) -> Failure | None:
+    def _repeat(self, stage: Stage, draws: Draws) -> Failure | None:
         """Two runs on the same inputs, with other junk in the outputs and workspaces."""
-        inputs = {name: value[0] for name, value in stage.instance.problem.draw_timed(stage.instance, 1, rng).items()}
+        drawn = stage.instance.problem.draw_timed(stage.instance, 1, draws)
+        inputs = {name: value[0] for name, value in drawn.items()}
         results = []
         for _ in range(2):
-            self._poisoned(stage, inputs, rng)
+            self._poisoned(stage, inputs, draws)
             failure = self._run(stage, inputs)
             if failure is not None:
                 return failure
-            results.append(self._outputs(stage, 0))
+            results.append(_copied_outputs(stage))
         for name, first in results[0].items():
             differs = _bits(first) != _bits(results[1][name])
             if differs.any():
-                places = np.argwhere(differs)
-                where = ", ".join(str(i) for i in places[0])
-                message = f"two runs on the same inputs differ in {len(places)} places of {name}, first at [{where}]"
+                places = f"{int(differs.sum())} places of {name}, first at [{_first(differs)}]"
+                message = f"two runs on the same inputs differ in {places}"
                 hint = "declare it with '//! nondeterministic' if it is meant"
                 return Failure(Status.INCORRECT, "determinism", f"{message}; {hint}")
         return None
 
-    def _poisoned(
-        self, stage: Stage, inputs: Mapping[str, NDArray[np.generic]], rng: np.random.Generator
-    ) -> dict[str, NDArray[np.generic]]:
+    def _poisoned(self, stage: Stage, inputs: Arrays, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Fills set 0 with inputs and poison; returns the poison."""
-        operands = stage.instance.operands(Role.OUT)
-        poison = {o.name: _Pool(stage.instance.shape(o), o.dtype, 1, rng).piece() for o in operands}
-        self._fill(stage, 0, inputs, poison, rng)
-        return poison
+        poison = {name: pool.pieces(0, 1) for name, pool in _pools(stage.instance, 1, draws).items()}
+        self._fill(stage, 0, {name: value[None] for name, value in inputs.items()}, poison, draws)
+        return {name: junk[0] for name, junk in poison.items()}
 
-    def _fill(
-        self,
-        stage: Stage,
-        index: int,
-        inputs: Mapping[str, NDArray[np.generic]],
-        poison: Mapping[str, NDArray[np.generic]],
-        rng: np.random.Generator,
-    ) -> None:
+    def _fill(self, stage: Stage, first: int, inputs: Arrays, poison: Arrays, draws: Draws) -> None:
         """Writes inputs, poison to outputs, and junk to workspaces, which all sets share."""
-        arrays = stage.arrays(index)
+        arrays = stage.stacked(first, len(next(iter(poison.values()))))
         for name, junk in poison.items():
-            np.copyto(arrays[name], junk)
+            arrays[name][...] = junk
         for name, value in inputs.items():
-            np.copyto(_bits(arrays[name]), _bits(value))
-        if index == 0:
+            _bits(arrays[name])[...] = _bits(value)
+        if first == 0:
             for space in stage.workspaces().values():
-                space[:] = np.frombuffer(rng.bytes(space.size), dtype=np.uint8)
-
-    def _outputs(self, stage: Stage, index: int) -> dict[str, NDArray[np.generic]]:
-        """Copies of one set's outputs."""
-        arrays = stage.arrays(index)
-        return {operand.name: arrays[operand.name].copy() for operand in stage.instance.operands(Role.OUT)}
+                space[...] = draws.words(-(-space.size // 2)).view(np.uint8)[: space.size]
 
     def _unwritten(self, outputs: Arrays, poison: Arrays) -> Failure | None:
         """Set when more of the outputs still hold the poison than chance allows."""
@@ -331,8 +331,7 @@ class Judge:
             same = _bits(outputs[name]) == _bits(junk)
             n_same = int(same.sum())
             if n_same > 8 + 0.01 * same.size or n_same == same.size:
-                where = ", ".join(str(i) for i in np.argwhere(same)[0])
-                message = f"{n_same} of {same.size} elements of {name} were never written, first at [{where}]"
+                message = f"{n_same} of {same.size} elements of {name} were never written, first at [{_first(same)}]"
                 return Failure(Status.INCORRECT, "poison", message)
         return None
 
@@ -345,36 +344,65 @@ def _repeats(names: Sequence[str], n_calls: int, rng: np.random.Generator) -> di
     return {int(call): name for call, name in zip(calls, names, strict=True)}
 
 
-def _n_stacked(instance: Instance) -> int:
-    """Number of sets that are drawn, or whose results are checked, at a time."""
-    n_values = sum(math.prod(instance.shape(operand)) for operand in instance.problem.operands)
-    return max(1, _MOST_STACKED // max(1, n_values))
+def _n_values(instance: Instance) -> int:
+    """Values of all operands of one set."""
+    return sum(math.prod(instance.shape(operand)) for operand in instance.problem.operands)
 
 
 class _Pool:
-    """Plausible junk for one output of `n_pieces` sets: random pieces of one string of standard normal values."""
+    """Plausible junk for one output of `n_sets` sets: pieces of one string of standard normal values, evenly apart."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, n_pieces: int, rng: np.random.Generator) -> None:
-        self.size = math.prod(shape)
+    def __init__(self, shape: tuple[int, ...], dtype: str, n_sets: int, draws: Draws) -> None:
+        self._xp = draws.xp
         self._shape = shape
-        n_spare = min(_SPARE_POISON, (n_pieces - 1) * self.size)
-        self._values: NDArray[np.generic] = rng.standard_normal(self.size + n_spare, dtype=np.float32).astype(dtype)
-        self._starts = iter(rng.integers(n_spare + 1, size=n_pieces))
+        self._size = math.prod(shape)
+        n_spare = min(_SPARE_POISON, (n_sets - 1) * self._size)
+        self._step = int(draws.host.integers(1, max(1, n_spare // n_sets) + 1))
+        n_values = self._size + max(n_spare, n_sets - 1)
+        self._values: NDArray[np.generic] = draws.normal_halves(n_values).view(np.float16).astype(dtype, copy=False)
 
-    def piece(self) -> NDArray[np.generic]:
-        """The next set's."""
-        start = int(next(self._starts))
-        return self._values[start : start + self.size].reshape(self._shape)
+    def pieces(self, first: int, n_sets: int) -> NDArray[np.generic]:
+        """Those of several sets in a row, stacked."""
+        values = self._values[first * self._step :]
+        strides = (self._step * values.itemsize, values.itemsize)
+        windows: NDArray[np.generic] = self._xp.lib.stride_tricks.as_strided(values, (n_sets, self._size), strides)
+        return windows.reshape(n_sets, *self._shape)
+
+    def marks(self, first: int, n_sets: int, draws: Draws) -> tuple[NDArray[np.integer], NDArray[np.generic]]:
+        """A few random places in every one of them, and what stands there."""
+        places = draws.integers(0, max(1, self._size), (n_sets, _N_MARKS))
+        starts = (first + self._xp.arange(n_sets)) * self._step
+        return places, self._values[places + starts[:, None]]
 
 
-def _stack(arrays: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """Along a new first axis; without a copy when there is but one."""
-    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
+def _pools(instance: Instance, n_sets: int, draws: Draws) -> dict[str, _Pool]:
+    """One for every output."""
+    return {o.name: _Pool(instance.shape(o), o.dtype, n_sets, draws) for o in instance.operands(Role.OUT)}
 
 
-def _is_untouched(arrays: Arrays, timed: TimedSet) -> bool:
-    """Whether all marks of an output still hold their poison, which chance does not bring about."""
-    return any(np.array_equal(_bits(arrays[name].reshape(-1)[at]), _bits(junk)) for name, (at, junk) in timed.marks.items())
+def _outputs(stage: Stage, first: int, n_sets: int) -> dict[str, NDArray[np.generic]]:
+    """Views of the outputs of several sets, stacked."""
+    arrays = stage.stacked(first, n_sets)
+    return {operand.name: arrays[operand.name] for operand in stage.instance.operands(Role.OUT)}
+
+
+def _copied_outputs(stage: Stage) -> dict[str, NDArray[np.generic]]:
+    """Of set 0."""
+    return {name: value[0].copy() for name, value in _outputs(stage, 0, 1).items()}
+
+
+def _untouched(outputs: Arrays, sets: TimedSets) -> list[int]:
+    """Which of the sets have an output whose marks all still hold their poison, which chance does not bring about."""
+    found: set[int] = set()
+    for name, (places, junk) in sets.marks.items():
+        now = np.take_along_axis(outputs[name].reshape(sets.n_sets, -1), places, axis=1)
+        found.update(np.flatnonzero((_bits(now) == _bits(junk)).all(axis=1)).tolist())
+    return sorted(found)
+
+
+def _first(wrong: NDArray[np.bool_]) -> str:
+    """Indices of the first element that is set."""
+    return ", ".join(str(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
 
 
 def _bits(array: NDArray[np.generic]) -> NDArray[np.generic]:

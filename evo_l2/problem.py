@@ -9,13 +9,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evo_l2.draws import Draws
 from evo_l2.launch import Role
 from evo_l2.measures import MeasuresSchema
 
 __all__ = ["Arrays", "Defect", "Gate", "Instance", "Operand", "Problem", "Work"]
 
 Arrays = Mapping[str, NDArray[np.generic]]
-"""Operands by name."""
+"""Operands by name, all of one library: numpy, or cupy (see `evo_l2.draws`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class Gate(Protocol):
         """One sentence: what passes unseen without this gate."""
         ...
 
-    def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
-        """Fresh inputs, one C-contiguous array for each `IN` operand."""
+    def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
+        """Fresh inputs, one C-contiguous array of `draws.xp` for each `IN` operand."""
         ...
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
@@ -173,17 +174,17 @@ class Problem(Protocol):
         """The least work of one call."""
         ...
 
-    def draw_timed(self, instance: Instance, n_calls: int, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw_timed(self, instance: Instance, n_calls: int, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Inputs for several timed calls, stacked along a new first axis; every call's are drawn independently."""
         ...
 
-    def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:
+    def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, draws: Draws) -> Defect | None:
         """A cheap check of the outputs of timed calls that no wrong result passes but by rare chance.
 
         Args:
             instance: Sizes and layout of one call.
             inputs: Inputs by name; those of several calls come stacked along a new first axis.
             outputs: Outputs by name, stacked alike.
-            rng: Where the check draws from.
+            draws: Where the check draws from; of the library of the arrays.
         """
         ...

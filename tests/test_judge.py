@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evo_l2.draws import HostDraws
 from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import Status
 from evo_l2.judge import Fault, FaultKind, Judge
@@ -19,21 +20,27 @@ class ArrayStage:
     def __init__(self, function, sizes=(24, 20, 28, 1), layout="nn", accumulate="fp32", n_sets=1):
         self.instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
         self.n_sets = n_sets
+        self.most_stacked = 1 << 17
         self._function = function
-        self._sets = [
-            {o.name: np.zeros(self.instance.shape(o), np.float16) for o in self.instance.problem.operands}
-            for _ in range(n_sets)
-        ]
+        operands = self.instance.problem.operands
+        self._stacked = {o.name: np.zeros((n_sets, *self.instance.shape(o)), np.float16) for o in operands}
         self._workspace = np.zeros(64, np.uint8)
 
+    def draws(self, seed):
+        return host_draws(seed)
+
+    def stacked(self, first, n_sets):
+        return {name: value[first : first + n_sets] for name, value in self._stacked.items()}
+
     def arrays(self, index):
-        return self._sets[index]
+        return {name: value[index] for name, value in self._stacked.items()}
 
     def workspaces(self):
         return {"W": self._workspace}
 
     def run(self, first, n_calls):
-        for operands in self._sets[first : first + n_calls]:
+        for index in range(first, first + n_calls):
+            operands = self.arrays(index)
             b = operands["B"] if self.instance.layout == "nn" else operands["B"].swapaxes(1, 2)
             with np.errstate(all="ignore"):
                 fault = self._function(operands["A"], b, operands["C"], self._workspace)
@@ -43,6 +50,10 @@ class ArrayStage:
 
     def damaged_guard(self, index):
         return None
+
+
+def host_draws(seed):
+    return HostDraws(np.random.default_rng(seed))
 
 
 def right(a, b, c, _):
@@ -182,15 +193,20 @@ def test_results_that_depend_on_junk_are_found_by_the_second_run():
     assert Judge(deterministic=False).judge(ArrayStage(right), np.random.SeedSequence(1)) is None
 
 
+def input_bytes(fills):
+    indices = [(sets, index) for sets in fills for index in range(sets.first, sets.first + sets.n_sets)]
+    return [{name: value.tobytes() for name, value in sets.inputs_of(index).items()} for sets, index in indices]
+
+
 def test_no_two_timed_sets_share_all_inputs_and_wrong_ones_are_caught():
     stage = ArrayStage(right, n_sets=9)
-    rng = np.random.default_rng(0)
-    fills = Judge().prepare_timed(stage, 9, rng)
-    assert len({fill.inputs["A"].tobytes() + fill.inputs["B"].tobytes() for fill in fills}) == 9
+    draws = host_draws(0)
+    fills = Judge().prepare_timed(stage, 9, draws)
+    assert len({value["A"] + value["B"] for value in input_bytes(fills)}) == 9
     stage.run(0, 9)
-    assert Judge().check_timed(stage, fills, rng, n_checks=9) is None
+    assert Judge().check_timed(stage, fills, draws, n_checks=9) is None
     stage.arrays(4)["C"][0, 5, :] = stage.arrays(3)["C"][0, 5, :]
-    failure = Judge().check_timed(stage, fills, rng, n_checks=9)
+    failure = Judge().check_timed(stage, fills, draws, n_checks=9)
     assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
     assert "row 5" in failure.message
 
@@ -198,19 +214,19 @@ def test_no_two_timed_sets_share_all_inputs_and_wrong_ones_are_caught():
 def test_a_timed_call_that_was_skipped_is_found_in_any_set():
     for skipped in range(5):
         stage = ArrayStage(right, n_sets=5)
-        rng = np.random.default_rng(skipped)
-        fills = Judge().prepare_timed(stage, 5, rng)
+        draws = host_draws(skipped)
+        fills = Judge().prepare_timed(stage, 5, draws)
         stage.run(0, skipped)
         stage.run(skipped + 1, 5 - skipped - 1)
-        failure = Judge().check_timed(stage, fills, rng, n_checks=1)
+        failure = Judge().check_timed(stage, fills, draws, n_checks=1)
         assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("n_calls", [2, 9, 31, 32, 130])
 def test_timed_sets_share_no_operand_but_each_once_with_the_call_before(n_calls, layout):
-    fills = Judge().prepare_timed(ArrayStage(right, n_sets=n_calls, layout=layout), n_calls, np.random.default_rng(n_calls))
-    values = [{name: value.tobytes() for name, value in fill.inputs.items()} for fill in fills]
+    fills = Judge().prepare_timed(ArrayStage(right, n_sets=n_calls, layout=layout), n_calls, host_draws(n_calls))
+    values = input_bytes(fills)
     assert len({(value["A"], value["B"]) for value in values}) == n_calls
     for name in "AB":
         repeated = [i for i in range(1, n_calls) if values[i][name] == values[i - 1][name]]
@@ -220,7 +236,7 @@ def test_timed_sets_share_no_operand_but_each_once_with_the_call_before(n_calls,
 
 def test_the_poison_of_timed_sets_differs():
     stage = ArrayStage(right, n_sets=40)
-    Judge().prepare_timed(stage, 40, np.random.default_rng(0))
+    Judge().prepare_timed(stage, 40, host_draws(0))
     assert len({stage.arrays(index)["C"].tobytes() for index in range(40)}) == 40
 
 
@@ -247,32 +263,32 @@ def test_a_timed_call_with_less_work_is_found_in_any_set(spoil, accumulate):
         if spoil is slightly_off and accumulate == "fp16":
             continue
         stage = ArrayStage(right, n_sets=40, accumulate=accumulate)
-        rng = np.random.default_rng(index)
-        fills = Judge().prepare_timed(stage, 40, rng)
+        draws = host_draws(index)
+        fills = Judge().prepare_timed(stage, 40, draws)
         stage.run(0, 40)
         spoil(stage.arrays(index)["C"])
-        failure = Judge().check_timed(stage, fills, rng)
+        failure = Judge().check_timed(stage, fills, draws)
         assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
 
 
 def test_half_sums_in_timed_calls_only_are_found():
     for seed in range(5):
         stage = ArrayStage(half_sums, (64, 48, 64, 1), n_sets=8)
-        rng = np.random.default_rng(seed)
-        fills = Judge().prepare_timed(stage, 8, rng)
+        draws = host_draws(seed)
+        fills = Judge().prepare_timed(stage, 8, draws)
         stage.run(0, 8)
-        assert Judge().check_timed(stage, fills, rng).gate == "timed-outputs"
+        assert Judge().check_timed(stage, fills, draws).gate == "timed-outputs"
 
 
 def test_a_loss_spread_thinly_over_timed_calls_is_found():
     stage = ArrayStage(right, (64, 48, 64, 1), n_sets=8)
-    rng = np.random.default_rng(0)
-    fills = Judge().prepare_timed(stage, 8, rng)
+    draws = host_draws(0)
+    fills = Judge().prepare_timed(stage, 8, draws)
     stage.run(0, 8)
     for index in range(8):
         c = stage.arrays(index)["C"]
-        c[...] = c * (1 + 4e-4 * rng.standard_normal(c.shape))
-    assert "relative error" in Judge().check_timed(stage, fills, rng).message
+        c[...] = c * (1 + 4e-4 * draws.host.standard_normal(c.shape))
+    assert "relative error" in Judge().check_timed(stage, fills, draws).message
 
 
 @pytest.mark.parametrize("accumulate", ["fp32", "fp16"])
@@ -281,10 +297,10 @@ def test_right_timed_calls_pass(sizes, accumulate):
     kernel = half_sums if accumulate == "fp16" else right
     for seed in range(40 if sizes[2] < 100 else 3):
         stage = ArrayStage(kernel, sizes, "nt", accumulate, n_sets=30 if sizes[2] < 100 else 3)
-        rng = np.random.default_rng(seed)
-        fills = Judge().prepare_timed(stage, stage.n_sets, rng)
+        draws = host_draws(seed)
+        fills = Judge().prepare_timed(stage, stage.n_sets, draws)
         stage.run(0, stage.n_sets)
-        assert Judge().check_timed(stage, fills, rng) is None
+        assert Judge().check_timed(stage, fills, draws) is None
 
 
 def gate_named(name, accumulate):
@@ -314,7 +330,7 @@ def test_cancellation_passes_sums_in_any_order(m, n, k, batch, layout, accumulat
     instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
     rng = np.random.default_rng(seed)
     gate = gate_named("cancellation", accumulate)
-    inputs = gate.draw(instance, rng)
+    inputs = gate.draw(instance, HostDraws(rng))
     a = inputs["A"].astype(np.float64)
     b = inputs["B"].astype(np.float64).swapaxes(1, 2) if layout == "nt" else inputs["B"].astype(np.float64)
     assert (np.abs(a) @ np.abs(b)).max() <= (2**23 if accumulate == "fp32" else 2**11)
@@ -357,13 +373,13 @@ def test_the_check_of_timed_calls_passes_sums_in_any_order(m, n, k, batch, n_cal
     sizes = (m, n, k, batch)
     instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
     rng = np.random.default_rng(seed)
-    inputs = instance.problem.draw_timed(instance, n_calls, rng)
+    inputs = instance.problem.draw_timed(instance, n_calls, HostDraws(rng))
     a = inputs["A"].astype(np.float64)
     b = inputs["B"].astype(np.float64).swapaxes(-1, -2) if layout == "nt" else inputs["B"].astype(np.float64)
     assert (np.abs(a) @ np.abs(b)).max() <= 2**15
     for dtype in (np.float32,) if accumulate == "fp32" else (np.float32, np.float16):
         c = shuffled_sums(a.reshape(-1, m, k), b.reshape(-1, k, n), dtype, rng).reshape(n_calls, batch, m, n)
-        assert instance.problem.spot_check(instance, inputs, {"C": c}, rng) is None
+        assert instance.problem.spot_check(instance, inputs, {"C": c}, HostDraws(rng)) is None
 
 
 @pytest.mark.parametrize("accumulate", ["fp32", "fp16"])
@@ -372,11 +388,11 @@ def test_the_check_of_timed_calls_passes_long_sums(k, accumulate):
     sizes = (9, 10, k, 1)
     instance = Instance(Hgemm((sizes,), accumulate), sizes, "nn")
     rng = np.random.default_rng(k)
-    inputs = instance.problem.draw_timed(instance, 4, rng)
+    inputs = instance.problem.draw_timed(instance, 4, HostDraws(rng))
     a, b = inputs["A"][:, 0].astype(np.float64), inputs["B"][:, 0].astype(np.float64)
     assert (np.abs(a) @ np.abs(b)).max() <= 45000
     c = shuffled_sums(a, b, {"fp32": np.float32, "fp16": np.float16}[accumulate], rng)
-    assert instance.problem.spot_check(instance, inputs, {"C": c[:, None]}, rng) is None
+    assert instance.problem.spot_check(instance, inputs, {"C": c[:, None]}, HostDraws(rng)) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -389,7 +405,7 @@ def test_gates_pass_sums_in_any_order(m, n, k, batch, name, layout, accumulate, 
     instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
     rng = np.random.default_rng(seed)
     gate = gate_named(name, accumulate)
-    inputs = gate.draw(instance, rng)
+    inputs = gate.draw(instance, HostDraws(rng))
     a = inputs["A"].astype(np.float64)
     b = inputs["B"].astype(np.float64).swapaxes(1, 2) if layout == "nt" else inputs["B"].astype(np.float64)
     for dtype in (np.float32,) if accumulate == "fp32" else (np.float32, np.float16):
@@ -401,7 +417,7 @@ def test_gates_pass_sums_in_any_order(m, n, k, batch, name, layout, accumulate, 
 def test_picked_rows_take_all_of_the_range_and_have_exact_products(name, layout):
     sizes = (96, 80, 112, 2)
     instance = Instance(Hgemm((sizes,), "fp32", ("nn", "nt")), sizes, layout)
-    inputs = gate_named(name, "fp32").draw(instance, np.random.default_rng(3))
+    inputs = gate_named(name, "fp32").draw(instance, host_draws(3))
     for value in inputs.values():
         assert np.isfinite(value).all()
         assert np.abs(value).max() > 2**14
@@ -431,11 +447,11 @@ def test_narrow_integers_for_ordinary_values_are_found_by_gate_and_when_timed(ac
         kernel = in_integers_when_ordinary(scale)
         stage = ArrayStage(kernel, (48, 40, k, 1), accumulate=accumulate, n_sets=40)
         assert Judge().judge(stage, np.random.SeedSequence(seed)).gate == "statistics"
-        rng = np.random.default_rng(seed)
+        draws = host_draws(seed)
         n_calls = 40 if k < 1000 else 20
-        fills = Judge().prepare_timed(stage, n_calls, rng)
+        fills = Judge().prepare_timed(stage, n_calls, draws)
         stage.run(0, n_calls)
-        assert Judge().check_timed(stage, fills, rng).gate == "timed-outputs"
+        assert Judge().check_timed(stage, fills, draws).gate == "timed-outputs"
 
 
 def test_problems_that_make_no_sense_are_refused():

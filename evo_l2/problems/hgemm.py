@@ -11,6 +11,7 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
+from evo_l2.draws import Draws
 from evo_l2.errors import ConfigurationError
 from evo_l2.launch import Role
 from evo_l2.measures import Axis, MeasuresSchema
@@ -214,13 +215,13 @@ class Hgemm:
         m, n, k, batch = sizes
         return Work(2 * m * n * k * batch, 2 * batch * (m * k + k * n + m * n))
 
-    def draw_timed(self, instance: Instance, n_calls: int, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw_timed(self, instance: Instance, n_calls: int, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Full-mantissa values over many binades, or standard normal ones: see `hgemm_inputs`."""
-        return draw_mixture(instance, n_calls, rng)
+        return draw_mixture(instance, n_calls, draws)
 
-    def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator) -> Defect | None:
+    def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, draws: Draws) -> Defect | None:
         """Freivalds' identity for all rows, and the proven bound for the elements of a random few.
 
         For the results of several calls, stacked along a new first axis.
         """
-        return spot_check(instance, inputs, outputs, rng, self.accumulate)
+        return spot_check(instance, inputs, outputs, draws, self.accumulate)

@@ -1,5 +1,7 @@
 """What the gates of HGEMM share: operands as a layout stores them, exact products, proven bounds, and where an error lies.
 
+For arrays of numpy and of cupy alike: see `evo_l2.draws`.
+
 Arithmetic facts: half has 11 significant bits, so the output's rounding alone gives a relative error of at most 2**-11 an
 element and about 2.1e-4 in the Frobenius norm.
 """
@@ -11,6 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from evo_l2.draws import Draws, namespace
 from evo_l2.problem import Arrays, Defect, Instance
 
 __all__ = [
@@ -19,7 +22,9 @@ __all__ = [
     "bit_equal",
     "double_product",
     "frobenius_limit",
+    "halves",
     "logical",
+    "power_of_two",
     "sizes",
     "spot_check",
     "stored",
@@ -39,10 +44,7 @@ _OVERFLOW = 65520.0
 def stored(a: NDArray[np.generic], b: NDArray[np.generic], layout: str) -> dict[str, NDArray[np.generic]]:
     """Inputs as the layout stores them, from A (BATCH, M, K) and B (BATCH, K, N)."""
     b = b.swapaxes(1, 2) if layout == "nt" else b
-    return {
-        "A": np.ascontiguousarray(a.astype(np.float16, copy=False)),
-        "B": np.ascontiguousarray(b.astype(np.float16, copy=False)),
-    }
+    return {name: value.astype(np.float16, order="C", copy=False) for name, value in (("A", a), ("B", b))}
 
 
 def logical(inputs: Arrays, layout: str) -> tuple[Double, Double]:
@@ -56,13 +58,26 @@ def sizes(instance: Instance) -> tuple[int, int, int, int]:
     return m, n, k, batch
 
 
+def halves(outputs: Arrays) -> Half:
+    """C, as it was written."""
+    return outputs["C"].view(np.float16)
+
+
+def power_of_two(exponents: NDArray[np.integer]) -> Double:
+    """Two to each of them, exactly; for normal results."""
+    return ((exponents.astype(np.int64) + 1023) << 52).view(np.float64)
+
+
+def _first(wrong: NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+
+
 def _where(wrong: NDArray[np.bool_]) -> str:
     """Names the first wrong element and the box that holds all of them."""
-    places = np.argwhere(wrong)
-    first = places[0]
-    low, high = places.min(axis=0), places.max(axis=0)
-    box = f"rows {low[1]}-{high[1]}, columns {low[2]}-{high[2]}"
-    share = f"{len(places)} of {wrong.size} elements"
+    first = _first(wrong)
+    in_rows, in_columns = (np.flatnonzero(wrong.any(axis=axis).any(axis=0)) for axis in (2, 1))
+    box = f"rows {int(in_rows[0])}-{int(in_rows[-1])}, columns {int(in_columns[0])}-{int(in_columns[-1])}"
+    share = f"{int(wrong.sum())} of {wrong.size} elements"
     batch = f" of matrix {first[0]}" if wrong.shape[0] > 1 else ""
     return f"first at C[{first[1]}][{first[2]}]{batch}; {share}, all in {box}"
 
@@ -70,13 +85,14 @@ def _where(wrong: NDArray[np.bool_]) -> str:
 def _mismatch(got: Half, expected: NDArray[np.generic], wrong: NDArray[np.bool_], what: str) -> Defect | None:
     if not wrong.any():
         return None
-    first = tuple(np.argwhere(wrong)[0])
-    return Defect(f"{what}: expected {expected[first]:g}, found {got[first]:g}, {_where(wrong)}")
+    first = _first(wrong)
+    return Defect(f"{what}: expected {float(expected[first]):g}, found {float(got[first]):g}, {_where(wrong)}")
 
 
 def double_product(a: Double, b: Double) -> Double:
     with np.errstate(all="ignore"):
-        return np.asarray(np.matmul(a, b))
+        product: Double = np.matmul(a, b)
+    return product
 
 
 def bit_equal(instance: Instance, inputs: Arrays, outputs: Arrays, what: str) -> Defect | None:
@@ -84,24 +100,22 @@ def bit_equal(instance: Instance, inputs: Arrays, outputs: Arrays, what: str) ->
     a, b = logical(inputs, instance.layout)
     with np.errstate(over="ignore"):
         expected = double_product(a, b).astype(np.float16)
-    got = outputs["C"].view(np.float16)
+    got = halves(outputs)
     return _mismatch(got, expected, ~(got == expected), what)
 
 
-def within_bounds(instance: Instance, inputs: Arrays, outputs: Arrays, accumulate: str, what: str) -> Defect | None:
-    """Compares every element with the product in double precision: see `_out_of_bounds`."""
-    a, b = logical(inputs, instance.layout)
-    reference = double_product(a, b)
+def within_bounds(got: Half, a: Double, b: Double, reference: Double, accumulate: str, what: str) -> Defect | None:
+    """Compares every element with `reference`, the product in double precision: see `_out_of_bounds`."""
     magnitude = double_product(np.abs(a), np.abs(b))
-    got = outputs["C"].view(np.float16)
     return _mismatch(got, reference, _out_of_bounds(got, reference, magnitude, _n_terms(a, b), accumulate), what)
 
 
 def _n_terms(a: Double, b: Double) -> Double:
     """For each element of the product, an upper bound for the number of its terms that are not zero."""
-    ones = np.ones((1, a.shape[-1]))
+    ones = namespace(a).ones((1, a.shape[-1]))
     in_row, in_column = (a != 0.0).astype(np.float64) @ ones.T, ones @ (b != 0.0).astype(np.float64)
-    return np.asarray(np.minimum(in_row, in_column))
+    n_terms: Double = np.minimum(in_row, in_column)
+    return n_terms
 
 
 def _out_of_bounds(got: Half, reference: Double, magnitude: Double, n_terms: Double, accumulate: str) -> NDArray[np.bool_]:
@@ -115,14 +129,15 @@ def _out_of_bounds(got: Half, reference: Double, magnitude: Double, n_terms: Dou
         slack = (n_terms + 2.0) * _UNIT[accumulate] * magnitude
         if accumulate == "fp16":
             slack += n_terms * 2.0**-25
-        bound = np.abs(reference) * 2.0**-11 + 2.0**-25 + slack * 1.01
-        wrong = ~(np.abs(got.astype(np.float64) - reference) <= bound)
-        wrong[np.isnan(reference) & np.isnan(got)] = False
-        wrong[np.isinf(reference) & (got == reference)] = False
-        may_overflow = np.abs(reference) + slack >= _OVERFLOW
+        size = np.abs(reference)
+        bound = size * 2.0**-11 + 2.0**-25 + slack * 1.01
+        wrong: NDArray[np.bool_] = ~(np.abs(got.astype(np.float64) - reference) <= bound)
+        finite = np.isfinite(reference)
         same_sign = np.isinf(got) & (np.sign(got) == np.sign(reference))
-        wrong[np.isfinite(reference) & may_overflow & same_sign] = False
-        wrong[np.isfinite(reference) & (np.abs(reference) - slack >= _OVERFLOW) & ~same_sign] = True
+        wrong &= ~(np.isnan(reference) & np.isnan(got))
+        wrong &= ~(np.isinf(reference) & (got == reference))
+        wrong &= ~(finite & (size + slack >= _OVERFLOW) & same_sign)
+        wrong |= finite & (size - slack >= _OVERFLOW) & ~same_sign
     return wrong
 
 
@@ -133,7 +148,7 @@ _EXCESS_OF_FEW = 8.0
 """For a few rows, this many times as much is let pass."""
 
 
-def too_much_excess(instance: Instance, inputs: Arrays, outputs: Arrays, accumulate: str) -> Defect | None:
+def too_much_excess(got: Half, a: Double, b: Double, reference: Double, accumulate: str) -> Defect | None:
     """What the result is off by beyond half a unit in the last place, root mean square, for single-precision sums.
 
     The output's own rounding hides an error of half its size in the Frobenius norm; here nothing of it is left, since the
@@ -141,15 +156,14 @@ def too_much_excess(instance: Instance, inputs: Arrays, outputs: Arrays, accumul
     """
     if accumulate != "fp32":
         return None
-    a, b = logical(inputs, instance.layout)
-    found = _excess(outputs["C"].view(np.float16), double_product(a, b), double_product(a * a, b * b))
-    limit = _EXCESS * (1.0 + 3.0 / math.sqrt(outputs["C"].size))
+    found = _excess(got, reference, double_product(a * a, b * b))
+    limit = _EXCESS * (1.0 + 3.0 / math.sqrt(got.size))
     return None if found <= limit else Defect(f"sums are off by {found:.3g}, over {limit:.3g}, relative to their terms")
 
 
 def _excess(got: Half, reference: Double, squares: Double) -> float:
     with np.errstate(all="ignore"):
-        half_unit = np.ldexp(1.0, np.maximum(np.frexp(reference)[1] - 12, -25))
+        half_unit = power_of_two(np.maximum(np.frexp(reference)[1] - 12, -25))
         excess = np.maximum(np.abs(got.astype(np.float64) - reference) - half_unit, 0.0)
         return math.sqrt(float(np.mean(excess * excess / np.maximum(squares, 2.0**-48))))
 
@@ -169,23 +183,23 @@ _CHECKED_EVERY = 8
 """Rows of one matrix in so many are checked element by element."""
 
 
-def spot_check(
-    instance: Instance, inputs: Arrays, outputs: Arrays, rng: np.random.Generator, accumulate: str
-) -> Defect | None:
+def spot_check(instance: Instance, inputs: Arrays, outputs: Arrays, draws: Draws, accumulate: str) -> Defect | None:
     """Freivalds' identity for all rows, and `_out_of_bounds` and `_excess` for a few of them, drawn at random.
 
     Operands may have further axes before BATCH, one result for each.
     """
     a, b = logical(inputs, instance.layout)
-    c = outputs["C"].view(np.float16)
-    defect = _freivalds(instance, a, b, c, rng, accumulate)
+    c = halves(outputs)
+    defect = _freivalds(instance, a, b, c, draws, accumulate)
     if defect is not None:
         return defect
+    xp = draws.xp
     n_matrices = math.prod(a.shape[:-2])
-    picks = rng.choice(n_matrices, size=-(-n_matrices // _CHECKED_EVERY), replace=False)
-    rows = rng.integers(a.shape[-2], size=min(_MOST_CHECKED_ROWS, a.shape[-2]))
-    a = np.ascontiguousarray(a.reshape(-1, *a.shape[-2:])[picks[:, None], rows])
-    c = c.reshape(-1, *c.shape[-2:])[picks[:, None], rows]
+    picks = xp.asarray(draws.host.choice(n_matrices, size=-(-n_matrices // _CHECKED_EVERY), replace=False))
+    rows = draws.host.integers(a.shape[-2], size=min(_MOST_CHECKED_ROWS, a.shape[-2]))
+    of_picks = picks[:, None], xp.asarray(rows)
+    a = xp.ascontiguousarray(a.reshape(-1, *a.shape[-2:])[of_picks])
+    c = c.reshape(-1, *c.shape[-2:])[of_picks]
     b = b.reshape(-1, *b.shape[-2:])
     b = b if n_matrices == 1 else b[picks]
     reference = a @ b
@@ -193,8 +207,8 @@ def spot_check(
     np.abs(b, out=b)
     wrong = _out_of_bounds(c, reference, np.abs(a) @ b, n_terms, accumulate)
     if wrong.any():
-        first = tuple(int(i) for i in np.argwhere(wrong)[0])
-        what = f"C[{rows[first[1]]}][{first[2]}] is {c[first]:g} instead of {reference[first]:g}"
+        first = _first(wrong)
+        what = f"C[{rows[first[1]]}][{first[2]}] is {float(c[first]):g} instead of {float(reference[first]):g}"
         return Defect(f"{what} ({int(wrong.sum())} of {wrong.size} are wrong)")
     if accumulate == "fp32":
         np.multiply(b, b, out=b)
@@ -204,7 +218,7 @@ def spot_check(
     return None
 
 
-def _freivalds(instance: Instance, a: Double, b: Double, c: Half, rng: np.random.Generator, accumulate: str) -> Defect | None:
+def _freivalds(instance: Instance, a: Double, b: Double, c: Half, draws: Draws, accumulate: str) -> Defect | None:
     """C v against A (B v): one pass over memory (Freivalds, 1977). v has random signs, and evens out C's columns.
 
     With signs independent of the errors, the difference of a row has the standard deviation of that row's error norm, and the
@@ -216,8 +230,9 @@ def _freivalds(instance: Instance, a: Double, b: Double, c: Half, rng: np.random
     n, k = instance.sizes[1], instance.sizes[2]
     with np.errstate(all="ignore"):
         a_squared, b_squared = a * a, b * b
-        column_norms = np.sqrt(np.full((1, a.shape[-2]), 1.0 / a.shape[-2]) @ a_squared @ b_squared)
-        v = ((rng.integers(0, 2, size=n) * 2.0 - 1.0) / np.maximum(column_norms, 2.0**-48)).reshape(*b.shape[:-2], n, 1)
+        column_norms = np.sqrt(draws.xp.full((1, a.shape[-2]), 1.0 / a.shape[-2]) @ a_squared @ b_squared)
+        signs = draws.integers(0, 2, n).astype(np.float64) * 2.0 - 1.0
+        v = (signs / np.maximum(column_norms, 2.0**-48)).reshape(*b.shape[:-2], n, 1)
         v_squared = v * v
         difference = np.abs(c.astype(np.float64) @ v - a @ (b @ v))[..., 0]
         weights = (a_squared @ (b_squared @ v_squared))[..., 0]
@@ -225,7 +240,7 @@ def _freivalds(instance: Instance, a: Double, b: Double, c: Half, rng: np.random
         limit = frobenius_limit(accumulate, k, n)
         wrong = ~(difference <= 8.0 * (limit * np.sqrt(weights) + least))
     if wrong.any():
-        place = [int(i) for i in np.argwhere(wrong)[0]]
+        place = _first(wrong)
         of = f" of matrix {place[-2]}" if wrong.shape[-2] > 1 else ""
         return Defect(f"the result is wrong: row {place[-1]}{of} is off ({int(wrong.sum())} of {wrong.size} rows are)")
     most = frobenius_limit(accumulate, k, n * wrong.size) * (1.0 + 4.0 / math.sqrt(wrong.size))

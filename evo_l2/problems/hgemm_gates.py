@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from evo_l2.draws import Draws
 from evo_l2.problem import Arrays, Defect, Gate, Instance
 from evo_l2.problems.hgemm_checks import (
     Double,
+    Half,
     bit_equal,
     double_product,
     frobenius_limit,
+    halves,
     logical,
     sizes,
     stored,
@@ -40,20 +43,15 @@ class ExactIntegers:
     name: str = "exact-integers"
     why: str = "indexing errors, dropped tails, races and too narrow accumulators pass tolerances, but not equality"
 
-    def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Dense for single precision; for half, B is thinned out so that sum |a b| stays at most 2,048."""
         m, n, k, batch = sizes(instance)
-        if self.accumulate == "fp32":
-            radius = _integer_radius(k)
-            a = rng.integers(-radius, radius + 1, size=(batch, m, k), dtype=np.int16)
-            b = rng.integers(-radius, radius + 1, size=(batch, k, n), dtype=np.int16)
-            return stored(a, b, instance.layout)
-        a = rng.integers(-3, 4, size=(batch, m, k), dtype=np.int16)
-        b = rng.integers(-3, 4, size=(batch, k, n), dtype=np.int16)
+        radius = _integer_radius(k) if self.accumulate == "fp32" else 3
+        a = draws.integers(-radius, radius + 1, (batch, m, k), np.int16)
+        b = draws.integers(-radius, radius + 1, (batch, k, n), np.int16)
         n_terms = 2048 // 9
-        if k > n_terms:
-            keep = np.argsort(rng.random((batch, k, n), dtype=np.float32), axis=1) < n_terms
-            b = np.where(keep, b, 0)
+        if self.accumulate == "fp16" and k > n_terms:
+            b *= _few_in_columns(draws, batch, k, n, n_terms)
         return stored(a, b, instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
@@ -69,25 +67,44 @@ def _integer_radius(k: int) -> int:
     return radius
 
 
+def _few_in_columns(draws: Draws, batch: int, k: int, n: int, n_most: int) -> NDArray[np.bool_]:
+    """(BATCH, K, N), true at most `n_most` times in each column, at random places.
+
+    At the places of the `n_most` smallest of K random numbers; where the next is as large as the last of them, which one
+    column in a million is, of fewer.
+    """
+    keys = draws.integers(0, 2**32, (batch, k, n), np.uint32)
+    limits = np.partition(keys, n_most, axis=1)[:, n_most : n_most + 1]
+    few: NDArray[np.bool_] = keys < limits
+    return few
+
+
 _LOW, _HIGH = -10, 12
 """A row whose exponents lie within 4 below and 3 above any of these holds normal halves only."""
+_SIGN_AND_MANTISSA, _MANTISSA_BITS, _BIAS = 0x83FF, 10, 15
+"""Of half's bits."""
 
 
-def _selected(rng: np.random.Generator, batch: int, n_rows: int, k: int, width: int) -> tuple[Double, Double]:
+def _selected(draws: Draws, batch: int, n_rows: int, k: int, width: int) -> tuple[Half, Half]:
     """(BATCH, rows, K) with one power of two in each row, and (BATCH, K, width) full-mantissa halves; their product is exact.
 
     The halves take all of half's normal range, each of the K rows eight binades of it; a power of two takes the row that it
     picks to any other eight. Rows are picked as evenly as can be.
     """
+    xp, rng = draws.xp, draws.host
     bands = rng.integers(_LOW, _HIGH + 1, size=(batch, k))
-    exponents = bands[..., None] + rng.integers(-4, 4, size=(batch, k, width))
-    signed = rng.integers(1024, 2048, size=exponents.shape) / 1024.0 * (rng.integers(0, 2, size=exponents.shape) * 2.0 - 1.0)
-    picks = np.zeros((batch, n_rows, k))
-    for matrix, band in zip(picks, bands, strict=True):
-        chosen = np.concatenate([rng.permutation(k) for _ in range(-(-n_rows // k))])[:n_rows]
-        low, high = np.maximum(_LOW - band, -14)[chosen], np.minimum(_HIGH - band, 15)[chosen]
-        matrix[np.arange(n_rows), chosen] = 2.0 ** rng.integers(low, high + 1)
-    return picks, np.asarray(np.ldexp(signed, exponents))
+    values = draws.words((batch, k, width)) & np.uint16(_SIGN_AND_MANTISSA)
+    exponents = draws.integers(0, 8, values.shape, np.uint16)
+    exponents += xp.asarray((bands + (_BIAS - 4)).astype(np.uint16))[..., None]
+    values |= exponents << np.uint16(_MANTISSA_BITS)
+    n_rounds = -(-n_rows // k)
+    chosen = np.stack([np.concatenate([rng.permutation(k) for _ in range(n_rounds)])[:n_rows] for _ in range(batch)])
+    bands = np.take_along_axis(bands, chosen, axis=1)
+    shifts = rng.integers(np.maximum(_LOW - bands, -14), np.minimum(_HIGH - bands, 15) + 1)
+    picks = xp.zeros((batch, n_rows, k), dtype=np.uint16)
+    powers = xp.asarray((shifts + _BIAS << _MANTISSA_BITS).astype(np.uint16))
+    picks[xp.arange(batch)[:, None], xp.arange(n_rows), xp.asarray(chosen)] = powers
+    return picks.view(np.float16), values.view(np.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +114,10 @@ class RowsOfB:
     name: str = "rows-of-b"
     why: str = "a kernel that narrows B (FP8, INT8, bf16) or maps its tiles wrongly cannot give B's rows back bit for bit"
 
-    def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """A has one power of two a row, B full-mantissa values of all magnitudes."""
         m, n, k, batch = sizes(instance)
-        return stored(*_selected(rng, batch, m, k, n), instance.layout)
+        return stored(*_selected(draws, batch, m, k, n), instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Bit-equal."""
@@ -114,10 +131,10 @@ class ColumnsOfA:
     name: str = "columns-of-a"
     why: str = "a kernel that narrows A or maps its tiles wrongly cannot give A's columns back bit for bit"
 
-    def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """B has one power of two a column, A full-mantissa values of all magnitudes."""
         m, n, k, batch = sizes(instance)
-        picks, values = _selected(rng, batch, n, k, m)
+        picks, values = _selected(draws, batch, n, k, m)
         return stored(values.swapaxes(1, 2), picks.swapaxes(1, 2), instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
@@ -133,23 +150,29 @@ class Statistics:
     name: str = "statistics"
     why: str = "accumulation in half precision, and any loss spread thinly over the result, shows in the relative error"
 
-    def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Standard normal values, and a few rows of A and columns of B that hold but one power of two."""
-        return draw_ordinary(instance, rng)
+        return draw_ordinary(instance, draws)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Each matrix's relative error in the Frobenius norm within `frobenius_limit`; then every element's bound."""
-        reference = double_product(*logical(inputs, instance.layout))
-        got = outputs["C"].view(np.float16).astype(np.float64)
-        for index, (c, r) in enumerate(zip(got, reference, strict=True)):
-            with np.errstate(all="ignore"):
-                error = float(np.linalg.norm(c - r) / np.linalg.norm(r))
-            limit = frobenius_limit(self.accumulate, instance.sizes[2], r.size)
+        a, b = logical(inputs, instance.layout)
+        reference, got = double_product(a, b), halves(outputs)
+        for index, error in enumerate(_relative_errors(got, reference)):
+            limit = frobenius_limit(self.accumulate, instance.sizes[2], reference[0].size)
             if not error <= limit:
                 what = f"relative Frobenius error {error:.3g} of matrix {index} is over {limit:.3g}"
                 return Defect(f"{what} ({self.accumulate} accumulation, K = {instance.sizes[2]})")
-        defect = within_bounds(instance, inputs, outputs, self.accumulate, "wrong on ordinary values")
-        return defect or too_much_excess(instance, inputs, outputs, self.accumulate)
+        defect = within_bounds(got, a, b, reference, self.accumulate, "wrong on ordinary values")
+        return defect or too_much_excess(got, a, b, reference, self.accumulate)
+
+
+def _relative_errors(got: Half, reference: Double) -> list[float]:
+    """Of each matrix, in the Frobenius norm."""
+    with np.errstate(all="ignore"):
+        squares = [np.square(x).sum(axis=2).sum(axis=1) for x in (got.astype(np.float64) - reference, reference)]
+        errors: list[float] = np.sqrt(squares[0] / squares[1]).tolist()
+    return errors
 
 
 _ROOM = {"fp32": 2**23, "fp16": 2**11}
@@ -177,7 +200,7 @@ class Cancellation:
     name: str = "cancellation"
     why: str = "a loss in the accumulator, however far below the largest sums, is all that is left of them once they cancel"
 
-    def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Columns p and q of A are equal, rows p and q of B opposite but for a unit here and there; some terms are tiny.
 
         Each element's large terms have one sign in one half of K, which starts anywhere, and the other sign in the other.
@@ -188,23 +211,26 @@ class Cancellation:
         n_pairs = min((k - n_tiny) // 2, 12 if self.accumulate == "fp16" else k)
         room -= 9 * n_tiny
         largest = min(_LARGEST_INTEGER, math.isqrt(room // max(1, 2 * n_pairs)))
-        tiny = rng.choice(k, size=n_tiny, replace=False)
-        others = np.roll(np.setdiff1d(np.arange(k), tiny), -int(rng.integers(k)))
+        xp, rng, kind = draws.xp, draws.host, np.int16
+        small = rng.choice(k, size=n_tiny, replace=False)
+        others = np.roll(np.setdiff1d(np.arange(k), small), -int(rng.integers(k)))
         half = len(others) // 2
         picks = rng.choice(half, size=n_pairs, replace=False)
-        first, second = others[:half][picks], rng.permutation(others[half:])[:n_pairs]
-        a, b = np.zeros((batch, m, k)), np.zeros((batch, k, n))
-        a[:, :, tiny] = rng.integers(1, 4, size=(batch, m, n_tiny))
-        b[:, tiny, :] = rng.integers(-3, 4, size=(batch, n_tiny, n))
-        large = rng.integers((largest + 1) // 2, largest + 1, size=(batch, m, n_pairs))
+        tiny, first = xp.asarray(small), xp.asarray(others[:half][picks])
+        second = xp.asarray(rng.permutation(others[half:])[:n_pairs])
+        a, b = xp.zeros((batch, m, k), dtype=kind), xp.zeros((batch, k, n), dtype=kind)
+        a[:, :, tiny] = draws.integers(1, 4, (batch, m, n_tiny), kind)
+        b[:, tiny, :] = draws.integers(-3, 4, (batch, n_tiny, n), kind)
+        large = draws.integers((largest + 1) // 2, largest + 1, (batch, m, n_pairs), kind)
         a[:, :, first] = large
         a[:, :, second] = large
-        b[:, first, :] = rng.integers((largest + 1) // 2, largest + 1, size=(batch, n_pairs, n))
-        b[:, second, :] = -b[:, first, :]
+        large = draws.integers((largest + 1) // 2, largest + 1, (batch, n_pairs, n), kind)
+        b[:, first, :] = large
+        b[:, second, :] = -large
         n_rests = min(n_pairs, (_MOST_REST - 9 * n_tiny) // largest)
-        b[:, second[:n_rests], :] += rng.integers(0, 2, size=(batch, n_rests, n))
-        a *= rng.integers(0, 2, size=(batch, m, 1)) * 2.0 - 1.0
-        b *= rng.integers(0, 2, size=(batch, 1, n)) * 2.0 - 1.0
+        b[:, second[:n_rests], :] += draws.integers(0, 2, (batch, n_rests, n), kind)
+        a *= draws.integers(0, 2, (batch, m, 1), kind) * kind(2) - kind(1)
+        b *= draws.integers(0, 2, (batch, 1, n), kind) * kind(2) - kind(1)
         return stored(a, b, instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
@@ -220,59 +246,63 @@ class Hard:
     name: str
     why: str
 
-    def draw(self, instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """By the recipe that has the gate's name."""
         m, n, k, batch = sizes(instance)
-        a, b = rng.standard_normal((batch, m, k)), rng.standard_normal((batch, k, n))
-        a, b = _RECIPES[self.name](a, b, rng)
+        a, b = _RECIPES[self.name](draws.normal((batch, m, k)), draws.normal((batch, k, n)), draws)
         with np.errstate(over="ignore"):
             return stored(a, b, instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Every element within its bound; NaN and infinities where they belong."""
-        return within_bounds(instance, inputs, outputs, self.accumulate, f"wrong on {self.name.replace('-', ' ')}")
+        a, b = logical(inputs, instance.layout)
+        what = f"wrong on {self.name.replace('-', ' ')}"
+        return within_bounds(halves(outputs), a, b, double_product(a, b), self.accumulate, what)
 
 
-def _last_k_tile(a: Double, b: Double, rng: np.random.Generator) -> tuple[Double, Double]:
+def _last_k_tile(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
     """Almost all of the energy in the last few terms of every sum; nothing subnormal, which is another gate's."""
-    n_last = min(a.shape[2], int(rng.integers(1, 17)))
+    n_last = min(a.shape[2], int(draws.host.integers(1, 17)))
     a[:, :, :-n_last] *= 2.0**-8
     a[np.abs(a) < 2.0**-14] = 0.0
     return a, b
 
 
-def _huge_rows(a: Double, b: Double, rng: np.random.Generator) -> tuple[Double, Double]:
+def _huge_rows(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
     """One row of A and one column of B far above the rest."""
-    a[:, rng.integers(a.shape[1]), :] *= 2.0**6
-    b[:, :, rng.integers(b.shape[2])] *= 2.0**3
+    a[:, int(draws.host.integers(a.shape[1])), :] *= 2.0**6
+    b[:, :, int(draws.host.integers(b.shape[2]))] *= 2.0**3
     return a, b
 
 
-def _subnormals(a: Double, b: Double, rng: np.random.Generator) -> tuple[Double, Double]:
+def _subnormals(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
     """In each term a subnormal half on one side; outputs on both sides of the subnormal range.
 
     Rows of A and columns of B are small or large in turn, but for their subnormals, so that the other side's subnormals
     decide a quarter of the results, in either direction.
     """
-    in_a = rng.permutation(a.shape[2]) % 2 == rng.integers(2)
-    a[:, rng.integers(2) :: 2, :] *= 2.0**-11
-    b[:, :, rng.integers(2) :: 2] *= 2.0**-11
-    a, b = a * 2.0**6, b * 2.0**6
-    tiny_a, tiny_b = (np.ldexp(rng.integers(1, 1024, size=x.shape) * np.sign(x), -24) for x in (a, b))
-    return np.where(in_a, tiny_a, a), np.where(in_a[:, None], b, tiny_b)
+    rng = draws.host
+    in_a = draws.xp.asarray(rng.permutation(a.shape[2]) % 2 == rng.integers(2))
+    a[:, int(rng.integers(2)) :: 2, :] *= 2.0**-11
+    b[:, :, int(rng.integers(2)) :: 2] *= 2.0**-11
+    tiny_a, tiny_b = (np.sign(x) * draws.integers(1, 1024, x.shape, np.int16) * 2.0**-24 for x in (a, b))
+    return np.where(in_a, tiny_a, a * 2.0**6), np.where(in_a[:, None], b * 2.0**6, tiny_b)
 
 
-def _special_values(a: Double, b: Double, rng: np.random.Generator) -> tuple[Double, Double]:
+def _special_values(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
     """NaN and infinities in a few rows and columns, and one row whose finite sums overflow half."""
     batch, m, k = a.shape
     for matrix in range(batch):
-        rows = rng.integers(m, size=4)
-        a[matrix, rows[0], rng.integers(k)] = np.inf
-        a[matrix, rows[1], rng.integers(k)] = -np.inf
-        a[matrix, rows[2], :] = 300.0 * np.sign(a[matrix, rows[2], :])
-        b[matrix, :, rng.integers(b.shape[2])] = 300.0 * np.sign(a[matrix, rows[2], :])
-        a[matrix, rows[3], rng.integers(k)] = np.nan
-        b[matrix, rng.integers(k), rng.integers(b.shape[2])] = -np.inf
+        rows = [int(row) for row in draws.host.integers(m, size=4)]
+        columns = [int(column) for column in draws.host.integers(b.shape[2], size=2)]
+        terms = [int(term) for term in draws.host.integers(k, size=4)]
+        a[matrix, rows[0], terms[0]] = np.inf
+        a[matrix, rows[1], terms[1]] = -np.inf
+        signs = np.sign(a[matrix, rows[2], :])
+        a[matrix, rows[2], :] = signs * 300.0
+        b[matrix, :, columns[0]] = signs * 300.0
+        a[matrix, rows[3], terms[2]] = np.nan
+        b[matrix, terms[3], columns[1]] = -np.inf
     return a, b
 
 

@@ -20,11 +20,11 @@ in 65,536 makes, sixteen would have to meet in one sum. Of ordinary values that 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evo_l2.draws import Draws
 from evo_l2.problem import Instance
 
 __all__ = ["draw_mixture", "draw_ordinary"]
@@ -45,81 +45,66 @@ _PROBE_EVERY = 32
 _FEWEST_WITH_PROBE = 8
 
 
-def draw_mixture(instance: Instance, n_calls: int, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+def draw_mixture(instance: Instance, n_calls: int, draws: Draws) -> dict[str, NDArray[np.generic]]:
     """A and B of several calls, scaled or ordinary by lot, as the layout stores them."""
-    a, b = _scaled(instance, n_calls, rng)
-    ordinary = np.flatnonzero(rng.random(n_calls) < _ORDINARY)
-    if len(ordinary):
-        a[ordinary] = _normal(rng, (len(ordinary), *a.shape[1:]))
-        b[ordinary] = _normal(rng, (len(ordinary), *b.shape[1:]))
-    return _probed(a, b, instance.layout, rng)
+    a, b = _scaled(instance, n_calls, draws)
+    chosen = np.flatnonzero(draws.host.random(n_calls) < _ORDINARY)
+    if len(chosen):
+        ordinary = draws.xp.asarray(chosen)
+        a[ordinary] = draws.normal_halves((len(chosen), *a.shape[1:]))
+        b[ordinary] = draws.normal_halves((len(chosen), *b.shape[1:]))
+    return _probed(a, b, instance.layout, draws)
 
 
-def draw_ordinary(instance: Instance, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+def draw_ordinary(instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
     """A and B of one call, standard normal but for the probes, as the layout stores them."""
     m, n, k, batch = instance.sizes
     shape = (1, batch, k, n) if instance.layout == "nn" else (1, batch, n, k)
-    inputs = _probed(_normal(rng, (1, batch, m, k)), _normal(rng, shape), instance.layout, rng)
+    inputs = _probed(draws.normal_halves((1, batch, m, k)), draws.normal_halves(shape), instance.layout, draws)
     return {name: value[0] for name, value in inputs.items()}
 
 
-def _words(rng: np.random.Generator, shape: tuple[int, ...]) -> Bits:
-    """Sixteen random bits each."""
-    size = math.prod(shape)
-    return rng.integers(0, 2**64, size=-(-size // 4), dtype=np.uint64).view(np.uint16)[:size].reshape(shape)
-
-
-@cache
-def _normal_table() -> Bits:
-    return np.random.default_rng(16).standard_normal(65536).astype(np.float16).view(np.uint16)
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Bits:
-    """Standard normal values, rounded to half, from a table of 65,536."""
-    return _normal_table()[_words(rng, shape)]
-
-
-def _scaled(instance: Instance, n_calls: int, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def _scaled(instance: Instance, n_calls: int, draws: Draws) -> tuple[Bits, Bits]:
     m, n, k, batch = instance.sizes
     shrink = max(0, math.ceil(math.log2(k / _MOST_TERMS)))
-    rows = rng.integers(-_SPREAD, 1, size=(n_calls, batch, m, 1), dtype=np.int16)
-    columns = rng.integers(-_SPREAD, 1, size=(n_calls, batch, 1, n), dtype=np.int16)
-    terms = rng.integers(-_K_SPREAD, _K_SPREAD + 1, size=(n_calls, batch, k), dtype=np.int16)
-    a = _full_mantissa(rng, rows - shrink // 2, terms[..., None, :])
+    rows = draws.integers(-_SPREAD, 1, (n_calls, batch, m, 1), np.int16)
+    columns = draws.integers(-_SPREAD, 1, (n_calls, batch, 1, n), np.int16)
+    terms = draws.integers(-_K_SPREAD, _K_SPREAD + 1, (n_calls, batch, k), np.int16)
+    a = _full_mantissa(draws, rows - shrink // 2, terms[..., None, :])
     columns = columns - (shrink - shrink // 2)
     if instance.layout == "nn":
-        return a, _full_mantissa(rng, -terms[..., None], columns)
-    return a, _full_mantissa(rng, columns.swapaxes(-1, -2), -terms[..., None, :])
+        return a, _full_mantissa(draws, -terms[..., None], columns)
+    return a, _full_mantissa(draws, columns.swapaxes(-1, -2), -terms[..., None, :])
 
 
-def _full_mantissa(rng: np.random.Generator, first: NDArray[np.int16], second: NDArray[np.int16]) -> Bits:
+def _full_mantissa(draws: Draws, first: NDArray[np.integer], second: NDArray[np.integer]) -> Bits:
     """Random sign and mantissa, between 2**-3 and 2, times two powers of two; a few elements are 32 times as large."""
     exponents = ((first + np.int16(12)) << 10).astype(np.uint16)
     shape = np.broadcast_shapes(first.shape, second.shape)
-    values = _words(rng, shape)
+    values = draws.words(shape)
     values &= np.uint16(0x8FFF)
     values += exponents
     values += (second << 10).astype(np.uint16)
-    large = rng.integers(values.size, size=-(-values.size // _LARGE_EVERY))
+    large = draws.integers(0, values.size, -(-values.size // _LARGE_EVERY))
     values.reshape(-1)[large] += np.uint16(_LARGE_EXPONENT << 10)
     return values
 
 
-def _probed(a: Bits, b: Bits, layout: str, rng: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+def _probed(a: Bits, b: Bits, layout: str, draws: Draws) -> dict[str, NDArray[np.generic]]:
     """Puts the probes in."""
-    _probe(a, rng)
-    _probe(b.swapaxes(-1, -2) if layout == "nn" else b, rng)
+    _probe(a, draws)
+    _probe(b.swapaxes(-1, -2) if layout == "nn" else b, draws)
     return {"A": a.view(np.float16), "B": b.view(np.float16)}
 
 
-def _probe(values: Bits, rng: np.random.Generator) -> None:
+def _probe(values: Bits, draws: Draws) -> None:
     """Leaves one power of two in every 32nd row on average, in one row at least when there are eight."""
     n_calls, batch, n_rows, k = values.shape
     if n_rows < _FEWEST_WITH_PROBE:
         return
     shape = (n_calls, batch, -(-n_rows // _PROBE_EVERY))
-    calls, matrices = np.arange(n_calls)[:, None, None], np.arange(batch)[:, None]
-    rows = rng.integers(n_rows, size=shape)
+    calls, matrices = draws.xp.arange(n_calls)[:, None, None], draws.xp.arange(batch)[:, None]
+    rows = draws.integers(0, n_rows, shape)
     values[calls, matrices, rows] = 0
-    powers = rng.integers(13, 18, size=shape) << 10 | rng.integers(2, size=shape) << 15
-    values[calls, matrices, rows, rng.integers(k, size=shape)] = powers.astype(np.uint16)
+    powers = draws.integers(13, 18, shape) << 10 | draws.integers(0, 2, shape) << 15
+    values[calls, matrices, rows, draws.integers(0, k, shape)] = powers.astype(np.uint16)

@@ -8,6 +8,7 @@ from statistics import median
 
 import numpy as np
 
+from evo_l2.draws import HostDraws
 from evo_l2.errors import DeviceError
 from evo_l2.judge import Fault, Judge
 from evo_l2.kernel import Kernel
@@ -97,12 +98,12 @@ class Baseline:
 
 def _bare_share(whole: CpuStage, bare: CpuStage, n_calls: int) -> float:
     """Median over rounds of the two calls' ratio; what slows both down does not change it."""
-    rng = np.random.default_rng(0)
+    draws = HostDraws(np.random.default_rng(0))
     for stage in (whole, bare):
-        Judge().prepare_timed(stage, n_calls, rng)
+        Judge().prepare_timed(stage, n_calls, draws)
     for space in bare.workspaces().values():
         values = space[: space.size // 4 * 4].view(np.float32)
-        values[:] = rng.standard_normal(values.size, dtype=np.float32)
+        values[:] = draws.host.standard_normal(values.size, dtype=np.float32)
     return median(_us(bare, n_calls) / _us(whole, n_calls) for _ in range(_N_ROUNDS))
 
 

@@ -147,6 +147,14 @@ class Memory:
         view: NDArray[np.generic] = np.frombuffer(self._mapped(), kind, n_items, start + region.data).reshape(tuple(shape))
         return view
 
+    def stacked(self, first: int, n_sets: int, name: str, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[np.generic]:
+        """A view of one buffer in several sets in a row, stacked along a new first axis."""
+        one = self.array(first, name, dtype, shape)
+        if n_sets < 1 or first + n_sets > self._n_sets:
+            raise KeyError(f"{n_sets} sets from {first} on")
+        strides = (self._set_bytes, *one.strides)
+        return np.lib.stride_tricks.as_strided(one, (n_sets, *one.shape), strides)
+
     def damaged_guard(self, set_index: int) -> str | None:
         """See `Runner.damaged_guard`."""
         base = self._sets_at + set_index * self._set_bytes

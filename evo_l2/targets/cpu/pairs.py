@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evo_l2.draws import Draws
 from evo_l2.errors import DeviceError
 from evo_l2.evaluation import FEWEST_BLOCKS, CaseTiming
 from evo_l2.judge import Failure, Fault, Judge, Stage, fault_failure
@@ -73,18 +74,18 @@ def time_pairs(
     Raises:
         DeviceError: The baseline fails.
     """
-    rng = np.random.default_rng(seed)
-    judge.prepare_timed(baseline, n_baseline, rng)
+    draws = kernel.draws(seed)
+    judge.prepare_timed(baseline, n_baseline, draws)
     rows: list[tuple[float, float, bool]] = []
     n_wanted = max(FEWEST_BLOCKS, n_blocks // 2)
     while len(rows) < n_blocks or (len(rows) < _MOST_TIMES * n_blocks and sum(still for *_, still in rows) < n_wanted):
-        order = "kbbk" if rng.integers(2) else "bkkb"
+        order = "kbbk" if draws.host.integers(2) else "bkkb"
         samples: dict[str, list[float]] = {"k": [], "b": []}
         for side in order:
             if side == "b":
                 samples["b"].append(_baseline_us(baseline, n_baseline))
                 continue
-            sample = _kernel_us(kernel, n_kernel, judge, rng)
+            sample = _kernel_us(kernel, n_kernel, judge, draws)
             if isinstance(sample, Failure):
                 return sample
             samples["k"].append(sample)
@@ -94,12 +95,12 @@ def time_pairs(
     return CaseTiming(kernel.instance.sizes, kernel_us, baseline_us, kept)
 
 
-def _kernel_us(stage: Stage, n_calls: int, judge: Judge, rng: np.random.Generator) -> float | Failure:
-    fills = judge.prepare_timed(stage, n_calls, rng)
+def _kernel_us(stage: Stage, n_calls: int, judge: Judge, draws: Draws) -> float | Failure:
+    fills = judge.prepare_timed(stage, n_calls, draws)
     result = stage.run(0, n_calls)
     if isinstance(result, Fault):
         return fault_failure(result)
-    return judge.check_timed(stage, fills, rng) or max(result, 1) / 1000 / n_calls
+    return judge.check_timed(stage, fills, draws) or max(result, 1) / 1000 / n_calls
 
 
 def _baseline_us(stage: Stage, n_calls: int) -> float:

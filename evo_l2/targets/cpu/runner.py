@@ -166,6 +166,10 @@ class Runner:
         """
         return self._memory.array(set_index, name, dtype, shape)
 
+    def stacked(self, first: int, n_sets: int, name: str, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[np.generic]:
+        """A writable view of one buffer in several sets in a row, stacked along a new first axis; see `array`."""
+        return self._memory.stacked(first, n_sets, name, dtype, shape)
+
     def damaged_guard(self, set_index: int) -> str | None:
         """Name of a buffer of this set, or a workspace, beside which something was written; None when all guards hold.
 

@@ -10,12 +10,15 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from evo_l2.draws import HostDraws
 from evo_l2.judge import Fault, FaultKind
 from evo_l2.problem import Instance
 from evo_l2.targets.cpu.blas import BLAS_ENVIRON
 from evo_l2.targets.cpu.runner import BufferSpec, RunKind, Runner
 
 __all__ = ["CpuStage"]
+
+_MOST_STACKED = 1 << 17
 
 _FAULTS = {
     RunKind.SIGNAL: FaultKind.CRASH,
@@ -90,9 +93,19 @@ class CpuStage:
         """See `evo_l2.judge.Stage`."""
         return self._runner.n_sets
 
-    def arrays(self, index: int) -> dict[str, NDArray[np.generic]]:
+    @property
+    def most_stacked(self) -> int:
+        """What the processor's caches hold."""
+        return _MOST_STACKED
+
+    def draws(self, seed: np.random.SeedSequence) -> HostDraws:
         """See `evo_l2.judge.Stage`."""
-        return {name: self._runner.array(index, name, dtype, shape) for name, (dtype, shape) in self._shapes.items()}
+        return HostDraws(np.random.default_rng(seed))
+
+    def stacked(self, first: int, n_sets: int) -> dict[str, NDArray[np.generic]]:
+        """See `evo_l2.judge.Stage`."""
+        shapes = self._shapes.items()
+        return {name: self._runner.stacked(first, n_sets, name, dtype, shape) for name, (dtype, shape) in shapes}
 
     def workspaces(self) -> dict[str, NDArray[np.uint8]]:
         """See `evo_l2.judge.Stage`."""
