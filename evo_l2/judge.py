@@ -21,7 +21,7 @@ from evo_l2.evaluation import Status
 from evo_l2.launch import Role
 from evo_l2.problem import Arrays, Gate, Instance
 
-__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "TimedSets", "fault_failure"]
+__all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "TimedSets", "fault_failure", "with_secret"]
 
 _N_MARKS = 64
 _SPARE_POISON = 65536
@@ -143,6 +143,12 @@ def fault_failure(fault: Fault) -> Failure:
     """What a fault means for the verdict."""
     status, gate = _FAULTS[fault.kind]
     return Failure(status, gate, fault.detail)
+
+
+def with_secret(seed: np.random.SeedSequence, secret: int) -> np.random.SeedSequence:
+    """The same place among all seeds, of other entropy."""
+    entropy = [] if seed.entropy is None else [seed.entropy] if isinstance(seed.entropy, int) else list(seed.entropy)
+    return np.random.SeedSequence([*entropy, secret], spawn_key=seed.spawn_key)
 
 
 class Judge:

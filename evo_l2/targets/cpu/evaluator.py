@@ -15,7 +15,7 @@ import numpy as np
 from evo_l2.contracts import Prepared
 from evo_l2.errors import ToolchainError
 from evo_l2.evaluation import CaseTiming, Environment, Evaluation, Status, TimingSession, Verdict
-from evo_l2.judge import Failure, GateReport, Judge
+from evo_l2.judge import Failure, GateReport, Judge, with_secret
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance, Problem
 from evo_l2.targets.cpu.baseline import Baseline
@@ -28,7 +28,7 @@ from evo_l2.targets.cpu.runner import LoadFailed, RunnerBinary
 from evo_l2.targets.cpu.stage import CpuStage
 from evo_l2.targets.cpu.toolchain import find_toolchain
 
-__all__ = ["CpuEvaluator", "CpuSettings", "with_secret"]
+__all__ = ["CpuEvaluator", "CpuSettings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,6 @@ class CpuSettings:
     """Seconds of processor time of one build."""
     core: int | None = None
     """Processor to measure on; the last one that this process may use when left out."""
-
-
-def with_secret(seed: np.random.SeedSequence, secret: int) -> np.random.SeedSequence:
-    """The same place among all seeds, of other entropy."""
-    entropy = [] if seed.entropy is None else [seed.entropy] if isinstance(seed.entropy, int) else list(seed.entropy)
-    return np.random.SeedSequence([*entropy, secret], spawn_key=seed.spawn_key)
 
 
 class CpuEvaluator:

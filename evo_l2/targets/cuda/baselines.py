@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evo_l2.errors import DeviceError, EvoL2Error
+from evo_l2.errors import ConfigurationError, DeviceError, EvoL2Error
 from evo_l2.judge import Fault, Judge
 from evo_l2.problem import Instance
 from evo_l2.targets.cuda.cards import Card
@@ -30,7 +30,7 @@ _CALL_S = 10.0
 _ROUNDS = 5
 
 _Case = tuple[tuple[int, ...], str, str]
-"""Sizes, layout, accumulator."""
+"""Sizes, layout, definition of the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,7 @@ class Baselines:
         try:
             judge.prepare_timed(stage, n_calls, stage.draws(np.random.SeedSequence()))
             stage.settle()
-            spec = LibrarySpec(name, instance.layout, _accumulate(instance), instance.sizes, WORKSPACE_BYTES)
-            description = runner.load_library(spec)
+            description = runner.load_library(_spec(name, instance))
             failure = judge.judge(stage, np.random.SeedSequence())
             if failure is not None:
                 found = f"{failure.gate}: {failure.message}"
@@ -174,12 +173,24 @@ class Baselines:
         return {name: statistics.median(values) for name, values in times.items()}
 
 
-def _accumulate(instance: Instance) -> str:
-    return str(instance.problem.definition.get("accumulate", "fp32"))
-
-
 def _case(instance: Instance) -> _Case:
-    return instance.sizes, instance.layout, _accumulate(instance)
+    return instance.sizes, instance.layout, str(instance.problem.definition)
+
+
+def _spec(name: str, instance: Instance) -> LibrarySpec:
+    """What the runner loads.
+
+    Raises:
+        ConfigurationError: The libraries do not compute this problem.
+    """
+    problem = instance.problem
+    layout, accumulate = instance.layout, problem.definition.get("accumulate")
+    if problem.name != "hgemm" or layout not in ("nn", "nt") or accumulate not in ("fp32", "fp16"):
+        raise ConfigurationError("there is no library to compare with", expected="hgemm", found=problem.title)
+    m, n, k, batch = instance.sizes
+    return LibrarySpec(
+        name, "nn" if layout == "nn" else "nt", "fp32" if accumulate == "fp32" else "fp16", (m, n, k, batch), WORKSPACE_BYTES
+    )
 
 
 def _guess_us(instance: Instance, card: Card) -> float:

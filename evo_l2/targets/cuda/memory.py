@@ -1,8 +1,8 @@
 """Device memory that the runner owns and the judge maps too: operands and workspaces with guards on both sides.
 
-A region holds one operand of every buffer set, at equal distances. Pages that are not mapped lie before and behind it, so that
-an access far outside faults; what lies between the sets, and from the region's first mapped byte to its first set, is filled
-with a secret pattern, so that a write close by shows.
+A region holds one operand of every buffer set, at equal distances, and ends where its last set does. Pages that are not
+mapped lie before and behind it, so that an access outside faults; what lies between the sets, and from the first mapped byte
+to the first set, is filled with a secret pattern, so that a write there shows.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""What the runner is asked, and how faults of a launch are named. Requests are pickled by the parent, which the runner trusts;
-answers are JSON, since the parent trusts nothing that comes out of a process in which candidates run.
+"""What the runner is asked, and how faults of a launch are named.
+
+Requests are pickled by the parent, which the runner trusts; answers are JSON, since the parent trusts nothing that comes out
+of a process in which candidates run.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evo_l2.targets.cuda.gemm_call import Accumulate, Layout
 from evo_l2.targets.cuda.memory import Region
 from evo_l2.targets.cuda.plan import Plan
 
@@ -45,9 +48,9 @@ class LibrarySpec:
     """One baseline at one case."""
 
     name: str
-    layout: str
-    accumulate: str
-    sizes: tuple[int, ...]
+    layout: Layout
+    accumulate: Accumulate
+    sizes: tuple[int, int, int, int]
     workspace_bytes: int
 
 

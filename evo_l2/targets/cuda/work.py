@@ -128,8 +128,8 @@ class _Arguments:
             if argument.role is Role.MAP:
                 place = self._aligned(maps[argument.name])
             else:
-                value = argument.value if argument.role is Role.SIZE else addresses[argument.name]
-                holder = ctypes.c_int(value) if argument.role is Role.SIZE else ctypes.c_uint64(value)
+                size = argument.value
+                holder = ctypes.c_int(size) if size is not None else ctypes.c_uint64(addresses[argument.name])
                 self._values.append(holder)
                 place = ctypes.addressof(holder)
             places.append(place)
