@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from evo_l2.draws import Draws
 from evo_l2.evaluation import Status
 from evo_l2.launch import Role
+from evo_l2.poison import poison_pools
 from evo_l2.problem import Arrays, Gate, Instance
 
 __all__ = ["Failure", "Fault", "FaultKind", "GateReport", "Judge", "Stage", "TimedSets", "fault_failure", "with_secret"]
 
-_N_MARKS = 64
-_SPARE_POISON = 65536
-"""Values by which the string of a timed run's poison is longer than one output."""
 _FEWEST_WITH_REPEATS = 32
 """Timed calls from which on each operand is repeated once."""
 
@@ -205,7 +203,7 @@ class Judge:
         a piece of its own of one random string.
         """
         instance = stage.instance
-        pools = _pools(instance, n_calls, draws)
+        pools = poison_pools(instance, n_calls, draws)
         repeats = _repeats([operand.name for operand in instance.operands(Role.IN)], n_calls, draws.host)
         n_stacked = max(1, stage.most_stacked // max(1, _n_values(instance)))
         fills: list[TimedSets] = []
@@ -255,13 +253,7 @@ class Judge:
             self._observe(GateReport(gate, instance.sizes, time.perf_counter() - begin, failure))
         return failure
 
-    def _one(
-        self,
-        stage: Stage,
-        inputs: Arrays,
-        draws: Draws,
-        gate: Gate,
-    ) -> Failure | None:
+    def _one(self, stage: Stage, inputs: Arrays, draws: Draws, gate: Gate) -> Failure | None:
         poison = self._poisoned(stage, inputs, draws)
         failure = self._run(stage, inputs)
         if failure is not None:
@@ -314,7 +306,7 @@ class Judge:
 
     def _poisoned(self, stage: Stage, inputs: Arrays, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Fills set 0 with inputs and poison; returns the poison."""
-        poison = {name: pool.pieces(0, 1) for name, pool in _pools(stage.instance, 1, draws).items()}
+        poison = {name: pool.pieces(0, 1) for name, pool in poison_pools(stage.instance, 1, draws).items()}
         self._fill(stage, 0, {name: value[None] for name, value in inputs.items()}, poison, draws)
         return {name: junk[0] for name, junk in poison.items()}
 
@@ -353,37 +345,6 @@ def _repeats(names: Sequence[str], n_calls: int, rng: np.random.Generator) -> di
 def _n_values(instance: Instance) -> int:
     """Values of all operands of one set."""
     return sum(math.prod(instance.shape(operand)) for operand in instance.problem.operands)
-
-
-class _Pool:
-    """Plausible junk for one output of `n_sets` sets: pieces of one string of standard normal values, evenly apart."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str, n_sets: int, draws: Draws) -> None:
-        self._xp = draws.xp
-        self._shape = shape
-        self._size = math.prod(shape)
-        n_spare = min(_SPARE_POISON, (n_sets - 1) * self._size)
-        self._step = int(draws.host.integers(1, max(1, n_spare // n_sets) + 1))
-        n_values = self._size + max(n_spare, n_sets - 1)
-        self._values: NDArray[np.generic] = draws.normal_halves(n_values).view(np.float16).astype(dtype, copy=False)
-
-    def pieces(self, first: int, n_sets: int) -> NDArray[np.generic]:
-        """Those of several sets in a row, stacked."""
-        values = self._values[first * self._step :]
-        strides = (self._step * values.itemsize, values.itemsize)
-        windows: NDArray[np.generic] = self._xp.lib.stride_tricks.as_strided(values, (n_sets, self._size), strides)
-        return windows.reshape(n_sets, *self._shape)
-
-    def marks(self, first: int, n_sets: int, draws: Draws) -> tuple[NDArray[np.integer], NDArray[np.generic]]:
-        """A few random places in every one of them, and what stands there."""
-        places = draws.integers(0, max(1, self._size), (n_sets, _N_MARKS))
-        starts = (first + self._xp.arange(n_sets)) * self._step
-        return places, self._values[places + starts[:, None]]
-
-
-def _pools(instance: Instance, n_sets: int, draws: Draws) -> dict[str, _Pool]:
-    """One for every output."""
-    return {o.name: _Pool(instance.shape(o), o.dtype, n_sets, draws) for o in instance.operands(Role.OUT)}
 
 
 def _outputs(stage: Stage, first: int, n_sets: int) -> dict[str, NDArray[np.generic]]:
