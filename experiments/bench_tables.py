@@ -7,6 +7,7 @@ import io
 import json
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,8 @@ __all__ = ["buckets", "cuda_l2_csv", "plain", "print_rows", "rows_csv", "write_t
 
 _BUCKETS = (("below 10 GFLOP", 1e10), ("10 to 300 GFLOP", 3e11), ("above 300 GFLOP", math.inf))
 """Sizes by operations of one call."""
+_WIDTH = 160
+"""Of the table where it goes to a file."""
 _COLOURS = {"win": "green", "loss": "red", "tie": "yellow"}
 _THEIRS = {"cublas": "cuBLAS", "cublaslt": "cuBLASLt-heuristic", "cublaslt-tuned": "cuBLASLt-auto-tuning"}
 """CUDA-L2's names for our baselines; their `tn` is our `nt`."""
@@ -54,7 +57,8 @@ def _n_flops(row: Row) -> float:
 
 def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
     """The table, then the geometric means."""
-    console = console if console is not None else Console(highlight=False)
+    if console is None:
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     is_offline = all(row.mode == "offline" for row in rows)
     for name, justify in (

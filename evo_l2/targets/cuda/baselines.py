@@ -108,7 +108,7 @@ class Baselines:
     def _runner(self, name: str) -> Runner:
         """One that has run this library before, so that it is loaded; else a new one."""
         runner = self._spare.pop(name, None)
-        return runner if runner is not None and runner.is_alive else Runner(self._device, self._harness)
+        return runner if runner is not None and runner.is_alive else Runner(self._device, self._harness, name)
 
     def _put_back(self, name: str, runner: Runner) -> None:
         if name in self._spare or not runner.is_alive:
@@ -120,8 +120,8 @@ class Baselines:
         opened: dict[str, tuple[Runner, Side, str]] = {}
         found: dict[str, Candidate] = {}
         try:
-            for name in self._names:
-                runner = self._runner(name)
+            runners = {name: self._runner(name) for name in self._names}
+            for name, runner in runners.items():
                 try:
                     opened[name] = (runner, *self._open(runner, name, instance))
                 except EvoL2Error as error:

@@ -34,7 +34,7 @@ from evo_l2.targets.messages import printable
 __all__ = ["Refused", "Runner", "RunnerFault", "Sample"]
 
 _MOST_BYTES = 1 << 22
-_START_S = 60.0
+_START_S = 120.0
 _GRACE_S = 15.0
 """What an answer may take beyond the limit of the work itself."""
 _TUNE_S = 120.0
@@ -74,12 +74,12 @@ class Runner:
     Args:
         device: The card's index, as CUDA counts.
         harness: Cubin of `evo_l2.targets.cuda.harness.CLOCKS`.
+        library: A baseline that it will run, whose packages it loads at once: that takes seconds.
 
-    Raises:
-        DeviceError: The process does not start, or finds no card.
+    It starts while the caller goes on; whether it did is seen by the first request.
     """
 
-    def __init__(self, device: int, harness: Path) -> None:
+    def __init__(self, device: int, harness: Path, library: str = "") -> None:
         self._process: subprocess.Popen[bytes] | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lifeline, ours_alive = os.pipe()
@@ -88,7 +88,7 @@ class Runner:
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 end.setsockopt(socket.SOL_SOCKET, option, _MOST_BYTES)
         handed = (theirs.fileno(), lifeline)
-        words = ["-P", "-m", "evo_l2.targets.cuda.runner_process", *map(str, handed), str(device), str(harness)]
+        words = ["-P", "-m", "evo_l2.targets.cuda.runner_process", *map(str, handed), str(device), str(harness), library]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *words], pass_fds=handed, stdin=subprocess.DEVNULL, start_new_session=True
@@ -96,11 +96,7 @@ class Runner:
         finally:
             theirs.close()
             os.close(lifeline)
-        try:
-            self._receive(_START_S)
-        except BaseException:
-            self.close()
-            raise
+        self._is_ready = False
 
     def __enter__(self) -> Runner:
         return self
@@ -206,6 +202,9 @@ class Runner:
     def _ask(self, request: Request, limit_s: float, descriptors: list[int] | None = None) -> dict[str, Any]:
         if self._process is None:
             raise ValueError("the runner is closed")
+        if not self._is_ready:
+            self._receive(_START_S)
+            self._is_ready = True
         try:
             self._channel.send(pickle.dumps(request))
         except OSError as error:

@@ -1,14 +1,15 @@
 """The process that owns a candidate's context: loads, allocates, launches, replays; it knows no inputs and gives no verdict.
 
-    python -m evo_l2.targets.cuda.runner_process SOCKET LIFELINE DEVICE HARNESS
+    python -m evo_l2.targets.cuda.runner_process SOCKET LIFELINE DEVICE HARNESS LIBRARY
 
 SOCKET is a descriptor of requests (`evo_l2.targets.cuda.requests`) and answers, LIFELINE one that ends when the parent does,
-DEVICE the card's index, HARNESS the cubin of `evo_l2.targets.cuda.harness`. A fault in a kernel leaves the context unusable:
-it is answered once, and the process ends.
+DEVICE the card's index, HARNESS the cubin of `evo_l2.targets.cuda.harness`, LIBRARY a baseline to load beforehand, or empty. A
+fault in a kernel leaves the context unusable: it is answered once, and the process ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -288,6 +289,14 @@ def _answer(bench: Bench, request: Request) -> tuple[dict[str, object], list[int
         return {"fault": kind, "name": error.name, "detail": fault_in_words(error.name)}, [], kind == "refused"
 
 
+def _load_beforehand(name: str) -> None:
+    """Imports what a baseline needs; one that is missing is told when it is asked for."""
+    from evo_l2.targets.cuda.library import make_library
+
+    with contextlib.suppress(EvoL2Error):
+        make_library(name, layout="nn", accumulate="fp32", sizes=(16, 16, 16, 1), workspace_bytes=0).close()
+
+
 def _end_with(lifeline: int) -> None:
     os.read(lifeline, 1)
     os._exit(1)
@@ -300,6 +309,8 @@ def main(arguments: list[str]) -> None:
     try:
         with open(arguments[3], "rb") as file:
             bench = Bench(int(arguments[2]), file.read())
+        if arguments[4]:
+            _load_beforehand(arguments[4])
     except (EvoL2Error, CudaError, OSError) as error:
         channel.send(json.dumps({"error": str(error)}).encode())
         return
