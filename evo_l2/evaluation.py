@@ -25,7 +25,7 @@ __all__ = [
 
 FEWEST_BLOCKS = 6
 """Fewest blocks whose range holds the median with 95 % confidence: the chance that all lie on one side is 2 / 2^6."""
-HARNESS_VERSION = "3"
+HARNESS_VERSION = "4"
 """Changes whenever a gate, the timer or a baseline changes what a verdict or a time means; part of the compatibility key."""
 
 

@@ -65,6 +65,11 @@ class Stage(Protocol):
         """Values of all operands of the sets that are drawn, or whose results are checked, at a time."""
         ...
 
+    @property
+    def most_checked(self) -> int:
+        """Values of all operands of the sets whose results are checked after one timed run."""
+        ...
+
     def draws(self, seed: np.random.SeedSequence) -> Draws:
         """What its inputs are drawn from: arrays of the library that its own are of."""
         ...
@@ -211,18 +216,21 @@ class Judge:
             n_sets = min(n_stacked, n_calls - first)
             inputs = instance.problem.draw_timed(instance, n_sets, draws)
             for index in sorted(repeats.keys() & range(first, first + n_sets)):
-                name = repeats[index]
-                before = inputs[name][index - first - 1] if index > first else fills[-1].inputs[name][-1]
-                inputs[name][index - first] = before
+                before = {name: values[index - first - 1] for name, values in inputs.items()}
+                if index == first:
+                    before = {name: values[-1] for name, values in fills[-1].inputs.items()}
+                for name, again in instance.problem.draw_again(instance, before, repeats[index], draws).items():
+                    inputs[name][index - first] = again
             self._fill(stage, first, inputs, {name: pool.pieces(first, n_sets) for name, pool in pools.items()}, draws)
             marks = {name: pool.marks(first, n_sets, draws) for name, pool in pools.items()}
             fills.append(TimedSets(first, n_sets, inputs, marks))
         return fills
 
     def check_timed(self, stage: Stage, fills: list[TimedSets], draws: Draws, n_checks: int = 2) -> Failure | None:
-        """Checks the results of every set of a timed run, and the guards and inputs of a random few.
+        """Checks the results of a timed run, and the guards and inputs of a random few.
 
-        Whichever call was skipped or cut short is found: `Problem.spot_check` sees them all, several at a time.
+        That every set was written is looked up for all of them. `Problem.spot_check` sees them all too, several at a time, or
+        as many by lot as hold `Stage.most_checked` values.
         """
         n_calls = sum(sets.n_sets for sets in fills)
         for index in draws.host.choice(n_calls, size=min(n_checks, n_calls), replace=False):
@@ -238,8 +246,8 @@ class Judge:
             if untouched:
                 message = f"timed call {sets.first + untouched[0]} of {n_calls} left its output unwritten"
                 return Failure(Status.CHEATING, "timed-outputs", message)
-        for sets, written in zip(fills, outputs, strict=True):
-            defect = stage.instance.problem.spot_check(stage.instance, sets.inputs, written, draws)
+        for sets, some in _some(list(zip(fills, outputs, strict=True)), stage, draws):
+            defect = stage.instance.problem.spot_check(stage.instance, sets.inputs, some, draws)
             if defect is not None:
                 last = sets.first + sets.n_sets - 1
                 calls = f"timed call {last}" if sets.n_sets == 1 else f"timed calls {sets.first}-{last}"
@@ -332,6 +340,19 @@ class Judge:
                 message = f"{n_same} of {same.size} elements of {name} were never written, first at [{_first(same)}]"
                 return Failure(Status.INCORRECT, "poison", message)
         return None
+
+
+def _some(sets: list[tuple[TimedSets, Arrays]], stage: Stage, draws: Draws) -> list[tuple[TimedSets, Arrays]]:
+    """As many as may be checked, in a random order; one at the least."""
+    n_values = _n_values(stage.instance)
+    order = draws.host.permutation(len(sets))
+    chosen: list[tuple[TimedSets, Arrays]] = []
+    total = 0
+    for place in order:
+        total += n_values * sets[place][0].n_sets
+        if not chosen or total <= stage.most_checked:
+            chosen.append(sets[place])
+    return chosen
 
 
 def _repeats(names: Sequence[str], n_calls: int, rng: np.random.Generator) -> dict[int, str]:

@@ -178,6 +178,17 @@ class Problem(Protocol):
         """Inputs for several timed calls, stacked along a new first axis; every call's are drawn independently."""
         ...
 
+    def draw_again(self, instance: Instance, before: Arrays, kept: str, draws: Draws) -> dict[str, NDArray[np.generic]]:
+        """Inputs that keep one operand of an earlier call, and whose others differ; as sound together as that call's were.
+
+        Args:
+            instance: Sizes and layout.
+            before: Inputs of one call, as `draw_timed` made them.
+            kept: Name of the operand that stays.
+            draws: Where chance comes from.
+        """
+        ...
+
     def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, draws: Draws) -> Defect | None:
         """A cheap check of the outputs of timed calls that no wrong result passes but by rare chance.
 

@@ -95,6 +95,7 @@ class Stage:
     """Buffers of one library, and a function of (A, B, C) for a kernel."""
 
     most_stacked = 1 << 22
+    most_checked = 1 << 40
 
     def __init__(self, kernel, xp=np, sizes=ODD, layout="nn", accumulate="fp32", n_sets=1):
         self.instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)

@@ -1,5 +1,7 @@
 """The gates of HGEMM and the judge, on a stage that calls Python functions instead of kernels."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ class ArrayStage:
         self.instance = Instance(Hgemm((sizes,), accumulate, ("nn", "nt")), sizes, layout)
         self.n_sets = n_sets
         self.most_stacked = 1 << 17
+        self.most_checked = 1 << 40
         self._function = function
         operands = self.instance.problem.operands
         self._stacked = {o.name: np.zeros((n_sets, *self.instance.shape(o)), np.float16) for o in operands}
@@ -234,6 +237,34 @@ def test_timed_sets_share_no_operand_but_each_once_with_the_call_before(n_calls,
         assert len({value[name] for value in values}) == n_calls - len(repeated)
 
 
+def test_a_call_that_keeps_an_operand_keeps_the_terms_of_its_sums():
+    """A and B are scaled against each other along K: the other operand of another call would overflow now and then."""
+    for layout, kept in itertools.product(("nn", "nt"), "AB"):
+        stage = ArrayStage(right, n_sets=1, layout=layout)
+        instance, draws = stage.instance, host_draws(3)
+        before = {name: value[0] for name, value in instance.problem.draw_timed(instance, 1, draws).items()}
+        again = instance.problem.draw_again(instance, before, kept, draws)
+        other = "B" if kept == "A" else "A"
+        assert np.array_equal(again[kept].view(np.uint16), before[kept].view(np.uint16))
+        assert not np.array_equal(again[other], before[other])
+        free = -2 if other == "A" or layout == "nt" else -1
+        assert np.array_equal(np.sort(np.abs(again[other]), axis=free), np.sort(np.abs(before[other]), axis=free))
+
+
+def test_of_many_values_some_sets_are_checked_and_every_set_in_turn():
+    stage = ArrayStage(right, sizes=(64, 64, 64, 1), n_sets=9)
+    stage.most_stacked = 3 * 64 * 64
+    stage.most_checked = 3 * 3 * 64 * 64
+    caught = 0
+    for seed in range(30):
+        draws = host_draws(seed)
+        fills = Judge().prepare_timed(stage, 9, draws)
+        stage.run(0, 9)
+        stage.arrays(4)["C"][0, 5, :] = 7
+        caught += Judge().check_timed(stage, fills, draws) is not None
+    assert 3 <= caught <= 20
+
+
 def test_the_poison_of_timed_sets_differs():
     stage = ArrayStage(right, n_sets=40)
     Judge().prepare_timed(stage, 40, host_draws(0))
@@ -259,6 +290,8 @@ def slightly_off(c):
 @pytest.mark.parametrize("accumulate", ["fp32", "fp16"])
 @pytest.mark.parametrize("spoil", [cleared, one_row_cleared, last_columns_kept, slightly_off])
 def test_a_timed_call_with_less_work_is_found_in_any_set(spoil, accumulate):
+    """Half-precision sums leave a cleared row unseen once in sixty samples; a session takes sixteen."""
+    missed = 0
     for index in range(40):
         if spoil is slightly_off and accumulate == "fp16":
             continue
@@ -268,7 +301,9 @@ def test_a_timed_call_with_less_work_is_found_in_any_set(spoil, accumulate):
         stage.run(0, 40)
         spoil(stage.arrays(index)["C"])
         failure = Judge().check_timed(stage, fills, draws)
-        assert (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
+        missed += failure is None
+        assert failure is None or (failure.status, failure.gate) == (Status.CHEATING, "timed-outputs")
+    assert missed <= 2 * (spoil is one_row_cleared and accumulate == "fp16")
 
 
 def test_half_sums_in_timed_calls_only_are_found():

@@ -18,7 +18,7 @@ from evo_l2.measures import Axis, MeasuresSchema
 from evo_l2.problem import Arrays, Defect, Gate, Instance, Operand, Work
 from evo_l2.problems.hgemm_checks import spot_check
 from evo_l2.problems.hgemm_gates import GATES_VERSION, hgemm_gates
-from evo_l2.problems.hgemm_inputs import draw_mixture
+from evo_l2.problems.hgemm_inputs import draw_again, draw_mixture
 
 __all__ = ["Hgemm"]
 
@@ -218,6 +218,10 @@ class Hgemm:
     def draw_timed(self, instance: Instance, n_calls: int, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Full-mantissa values over many binades, or standard normal ones: see `hgemm_inputs`."""
         return draw_mixture(instance, n_calls, draws)
+
+    def draw_again(self, instance: Instance, before: Arrays, kept: str, draws: Draws) -> dict[str, NDArray[np.generic]]:
+        """The other operand with its sign changed and its rows (A) or columns (B) moved on: every sum keeps its terms."""
+        return draw_again(instance, before, kept, draws)
 
     def spot_check(self, instance: Instance, inputs: Arrays, outputs: Arrays, draws: Draws) -> Defect | None:
         """Freivalds' identity for all rows, and the proven bound for the elements of a random few.

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evo_l2.draws import Draws
-from evo_l2.problem import Instance
+from evo_l2.problem import Arrays, Instance
 
-__all__ = ["draw_mixture", "draw_ordinary"]
+__all__ = ["draw_again", "draw_mixture", "draw_ordinary"]
 
 Bits = NDArray[np.uint16]
 
@@ -54,6 +54,19 @@ def draw_mixture(instance: Instance, n_calls: int, draws: Draws) -> dict[str, ND
         a[ordinary] = draws.normal_halves((len(chosen), *a.shape[1:]))
         b[ordinary] = draws.normal_halves((len(chosen), *b.shape[1:]))
     return _probed(a, b, instance.layout, draws)
+
+
+def draw_again(instance: Instance, before: Arrays, kept: str, draws: Draws) -> dict[str, NDArray[np.generic]]:
+    """A and B of one call with one of them as before, and the other negated, its rows (A) or columns (B) moved on by lot.
+
+    Another draw of the other operand would not do: the powers of two of A's columns and B's rows belong together, and a large
+    element of one must not meet one of the other that is not scaled down for it.
+    """
+    other = "B" if kept == "A" else "A"
+    axis = -1 if other == "B" and instance.layout == "nn" else -2
+    values = before[other]
+    steps = int(draws.host.integers(max(1, values.shape[axis])))
+    return {kept: before[kept], other: -draws.xp.roll(values, steps, axis)}
 
 
 def draw_ordinary(instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -97,6 +98,11 @@ class CpuStage:
     def most_stacked(self) -> int:
         """What the processor's caches hold."""
         return _MOST_STACKED
+
+    @property
+    def most_checked(self) -> int:
+        """See `evo_l2.judge.Stage`: all."""
+        return sys.maxsize
 
     def draws(self, seed: np.random.SeedSequence) -> HostDraws:
         """See `evo_l2.judge.Stage`."""

@@ -1,20 +1,20 @@
-"""The harness's own kernel, launched before and after what is timed: reads the clocks of every multiprocessor.
-
-It uses the very registers that no candidate may read.
-"""
+"""The harness's own kernels, launched before and after what is timed: they read clocks, which no candidate may."""
 
 from __future__ import annotations
 
 from evo_l2.kernel import Kernel
 
-__all__ = ["CLOCKS", "clock_mhz"]
+__all__ = ["HARNESS", "clock_mhz"]
 
-CLOCKS = Kernel(
+HARNESS = Kernel(
     """\
 //! layout nn
 //! launch clocks(C: out)
 //! grid   SMS * 2
 //! block  32
+//! launch evict(A: in, C: out, N)
+//! grid   SMS * 2
+//! block  1024
 extern "C" __global__ void clocks(unsigned long long *C)
 {
     if (threadIdx.x == 0) {
@@ -27,10 +27,24 @@ extern "C" __global__ void clocks(unsigned long long *C)
         C[2 * sm + 1] = nanoseconds;
     }
 }
+
+extern "C" __global__ void evict(const uint4 *A, unsigned long long *C, int N)
+{
+    unsigned all = 0;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < N; i += gridDim.x * blockDim.x) {
+        const uint4 value = __ldcg(A + i);
+        all |= value.x | value.y | value.z | value.w;
+    }
+    if (all != 0)
+        C[0] = all;
+}
 """,
     "cuda",
 )
-"""Writes, for every multiprocessor that a block ran on, its cycle counter and the card's clock in nanoseconds."""
+"""`clocks` writes, for every multiprocessor that a block ran on, its cycle counter and the card's clock in nanoseconds.
+
+`evict` reads N times 16 bytes of zeros, and so fills the L2 cache with lines that need not be written back.
+"""
 
 
 def clock_mhz(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> float | None:

@@ -1,7 +1,8 @@
 """Timing in pairs on a card: kernel and baseline take turns, each in a process of its own and on inputs of its own.
 
 A sample is one replay of a graph: one call on each of its buffer sets, whose bytes exceed twice the L2 cache, so that every
-call finds its operands in memory. Before each sample everything is drawn and poisoned anew, on both sides alike.
+call finds its operands in memory. At its start the cache is emptied, on both sides alike, and each sample of the kernel has
+inputs and poison of its own.
 """
 
 from __future__ import annotations
@@ -112,12 +113,12 @@ def time_pairs(
     children = seed.spawn(3)
     rng = np.random.default_rng(children[0])
     draws = {"k": kernel.stage.draws(children[1]), "b": baseline.stage.draws(children[2])}
+    judge.prepare_timed(baseline.stage, baseline.n_calls, draws["b"])
     rows: list[tuple[float, float, bool]] = []
     while len(rows) < n_blocks:
         samples: dict[str, list[Sample]] = {"k": [], "b": []}
         for side in "kbbk" if rng.integers(2) else "bkkb":
             if side == "b":
-                judge.prepare_timed(baseline.stage, baseline.n_calls, draws["b"])
                 sample = baseline.stage.replay(baseline.n_calls)
                 if isinstance(sample, Fault):
                     raise DeviceError("the baseline fails", found=sample.detail, hint="evo-l2 doctor")

@@ -22,7 +22,7 @@ from evo_l2.targets.cuda.build_only import built_identity, open_compiler
 from evo_l2.targets.cuda.cards import Card
 from evo_l2.targets.cuda.compiler import CudaBuilt
 from evo_l2.targets.cuda.driver_facts import DriverFacts, driver_facts
-from evo_l2.targets.cuda.harness import CLOCKS
+from evo_l2.targets.cuda.harness import HARNESS
 from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, blocks_of, n_calls_of, roofline_us, set_bytes, time_pairs
 from evo_l2.targets.cuda.plan import plan
 from evo_l2.targets.cuda.prepare import prepare
@@ -77,7 +77,7 @@ class Rig:
         self._call_s = call_s
         self._skip = skip
         self._compiler = open_compiler(self._card, cache_dir, builder, build_s)
-        harness = self._compiler.build(CLOCKS, self._card.arch)
+        harness = self._compiler.build(HARNESS, self._card.arch)
         if not isinstance(harness, CudaBuilt):
             raise ToolchainError("the harness's own kernel does not build", found=harness.message, hint="evo-l2 doctor")
         self._harness = harness.cubin

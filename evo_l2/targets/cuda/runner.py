@@ -73,7 +73,7 @@ class Runner:
 
     Args:
         device: The card's index, as CUDA counts.
-        harness: Cubin of `evo_l2.targets.cuda.harness.CLOCKS`.
+        harness: Cubin of `evo_l2.targets.cuda.harness.HARNESS`.
         library: A baseline that it will run, whose packages it loads at once: that takes seconds.
 
     It starts while the caller goes on; whether it did is seen by the first request.

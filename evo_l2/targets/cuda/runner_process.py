@@ -3,8 +3,8 @@
     python -m evo_l2.targets.cuda.runner_process SOCKET LIFELINE DEVICE HARNESS LIBRARY
 
 SOCKET is a descriptor of requests (`evo_l2.targets.cuda.requests`) and answers, LIFELINE one that ends when the parent does,
-DEVICE the card's index, HARNESS the cubin of `evo_l2.targets.cuda.harness`, LIBRARY a baseline to load beforehand, or empty. A
-fault in a kernel leaves the context unusable: it is answered once, and the process ends.
+DEVICE the card's index, HARNESS the cubin of `evo_l2.targets.cuda.harness`, LIBRARY a baseline to load beforehand, or empty.
+A fault in a kernel leaves the context unusable: it is answered once, and the process ends.
 """
 
 from __future__ import annotations
@@ -67,9 +67,15 @@ class Bench:
         self._events = [checked(cu.cuEventCreate(cu.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)]
         attribute = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
         self._n_sms = int(checked(cu.cuDeviceGetAttribute(attribute, device_handle)))
-        self._clocks = checked(cu.cuModuleGetFunction(checked(cu.cuModuleLoadData(harness)), b"clocks"))
+        module = checked(cu.cuModuleLoadData(harness))
+        self._clocks, self._evict = (checked(cu.cuModuleGetFunction(module, name)) for name in (b"clocks", b"evict"))
         self._readings = [checked(cu.cuMemAlloc(16 * self._n_sms)) for _ in range(2)]
-        self._arguments = [_pointer_argument(int(reading)) for reading in self._readings]
+        self._arguments = [_Arguments(int(reading)) for reading in self._readings]
+        l2 = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+        n_swept = 2 * int(checked(cu.cuDeviceGetAttribute(l2, device_handle)))
+        self._swept = checked(cu.cuMemAlloc(n_swept))
+        checked(cu.cuMemsetD8(self._swept, 0, n_swept))
+        self._sweep = _Arguments(int(self._swept), int(self._readings[0]), n=n_swept // 16)
         self._operands: list[Mapping] = []
         self._workspaces: list[Mapping] = []
         self._work: Work | None = None
@@ -197,11 +203,12 @@ class Bench:
             self._work = None
 
     def _graph(self, n_calls: int) -> Any:
-        """Clocks, event, a call on each set, event, clocks."""
+        """What the L2 cache holds is replaced; then clocks, event, a call on each set, event, clocks."""
         cu = self._cu
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(cu.cuStreamBeginCapture(self._stream, mode))
         try:
+            self._launch(self._evict, 1024, self._sweep)
             self._read_clocks(0)
             checked(cu.cuEventRecordWithFlags(self._events[0], self._stream, _EXTERNAL))
             for index in range(n_calls):
@@ -217,9 +224,12 @@ class Bench:
         return executable
 
     def _read_clocks(self, number: int) -> None:
-        grid = (2 * self._n_sms, 1, 1)
-        pointers = self._arguments[number][1]
-        checked(self._cu.cuLaunchKernel(self._clocks, *grid, 32, 1, 1, 0, self._stream, pointers, 0))
+        self._launch(self._clocks, 32, self._arguments[number])
+
+    def _launch(self, function: Any, n_threads: int, arguments: _Arguments) -> None:
+        """One of the harness's kernels, in two blocks for each multiprocessor."""
+        shape = (2 * self._n_sms, 1, 1, n_threads, 1, 1)
+        checked(self._cu.cuLaunchKernel(function, *shape, 0, self._stream, arguments.pointers, 0))
 
     def _read(self, reading: Any) -> list[tuple[int, int]]:
         words = (ctypes.c_uint64 * (2 * self._n_sms))()
@@ -258,11 +268,14 @@ class Bench:
         time.sleep(_POLL_S)
 
 
-def _pointer_argument(address: int) -> tuple[Any, int]:
-    """A launch's only argument, a pointer: what keeps it alive, and the address of the array of arguments."""
-    value = ctypes.c_uint64(address)
-    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(value))
-    return (value, pointers), ctypes.addressof(pointers)
+class _Arguments:
+    """Pointers, then an integer where there is one, as a launch takes them."""
+
+    def __init__(self, *addresses: int, n: int | None = None) -> None:
+        self._values = [ctypes.c_uint64(address) for address in addresses] + ([ctypes.c_int(n)] if n is not None else [])
+        self._places = (ctypes.c_void_p * len(self._values))(*map(ctypes.addressof, self._values))
+        self.pointers = ctypes.addressof(self._places)
+        """Address of the array of pointers to the arguments."""
 
 
 def _answer(bench: Bench, request: Request) -> tuple[dict[str, object], list[int], bool]:

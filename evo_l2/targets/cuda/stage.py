@@ -26,7 +26,8 @@ from evo_l2.targets.cuda.runner import Runner, RunnerFault, Sample
 __all__ = ["CardStage"]
 
 _PATTERN_BYTES = 256
-_MOST_STACKED = 1 << 26
+_MOST_STACKED = 1 << 25
+_MOST_CHECKED = 1 << 26
 _GUARD_BYTES = 64 * 1024
 """How far before the first set of a region is looked for writes."""
 
@@ -110,6 +111,11 @@ class CardStage:
     def most_stacked(self) -> int:
         """See `evo_l2.judge.Stage`."""
         return _MOST_STACKED
+
+    @property
+    def most_checked(self) -> int:
+        """See `evo_l2.judge.Stage`: a pass in double precision over more takes longer than what is timed."""
+        return _MOST_CHECKED
 
     def stacked(self, first: int, n_calls: int) -> dict[str, Any]:
         """See `evo_l2.judge.Stage`."""
