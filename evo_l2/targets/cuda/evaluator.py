@@ -59,7 +59,8 @@ class CudaEvaluator:
         return self._rig.prepare(kernel, self._problem)
 
     def measure(self, prepared: Prepared, seed: np.random.SeedSequence, *, purpose: str = "search") -> Evaluation:
-        """Puts every gate to the kernel on every case, then times every case; finalists in a fresh process.
+        """Puts every gate to the kernel on every case, then times every case; finalists in a fresh process, and not before
+        compute-sanitizer has seen a small case (gate `sanitizer`; the environment says whether there is one).
 
         What is drawn follows from the seed and from a secret of this evaluator, as on the CPU target.
 
@@ -80,6 +81,10 @@ class CudaEvaluator:
             if isinstance(proved, Failure):
                 return _failed(prepared, proved, begin)
             call_us.append(proved)
+        if is_final and "sanitizer" not in self._skip:
+            unsound = self._sanitize(prepared, instances[0])
+            if unsound is not None:
+                return _failed(prepared, unsound, begin)
         cases: list[CaseTiming] = []
         for instance, guess, child in zip(instances, call_us, children[len(instances) :], strict=True):
             timing = self._rig.time(prepared, instance, guess, judge, child, final=is_final)
@@ -88,6 +93,14 @@ class CudaEvaluator:
             cases.append(timing)
         verdict = Verdict(Status.PASSED, build=prepared.build, measures=prepared.measures)
         return Evaluation(verdict, TimingSession(tuple(cases), purpose), time.perf_counter() - begin)
+
+    def _sanitize(self, prepared: Prepared, instance: Instance) -> Failure | None:
+        """What compute-sanitizer finds, told to the observer as a gate where any of its tools came to its end."""
+        begin = time.perf_counter()
+        report = self._rig.sanitize(prepared, instance)
+        if self._observe is not None and report.checked:
+            self._observe(GateReport("sanitizer", report.sizes, time.perf_counter() - begin, report.failure))
+        return report.failure
 
     def close(self) -> None:
         """Ends every process; may be called twice."""

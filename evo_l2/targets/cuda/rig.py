@@ -27,6 +27,7 @@ from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, blocks_of, n_cal
 from evo_l2.targets.cuda.plan import plan
 from evo_l2.targets.cuda.prepare import prepare
 from evo_l2.targets.cuda.runner import Refused, Runner, RunnerFault
+from evo_l2.targets.cuda.sanitizer import SanitizerReport, find_sanitizer, sanitize
 from evo_l2.targets.cuda.stage import CardStage
 
 __all__ = ["Rig"]
@@ -171,13 +172,7 @@ class Rig:
             DeviceError: There is no room on the card, or the runner is at fault.
             ToolchainError: The built kernel is gone from the cache.
         """
-        if prepared.artefact is None:
-            raise ValueError("the kernel was stopped before it could run")
-        try:
-            cubin = prepared.artefact.read_bytes()
-        except OSError as error:
-            hint = "run again: it is built anew"
-            raise ToolchainError("a built kernel is gone from the cache", found=str(error), hint=hint) from error
+        cubin = _cubin(prepared)
         launches = plan(prepared.kernel, instance.problem, instance.sizes, self._card.n_sms)
         spaces = {space.name: space.n_bytes for space in launches.workspaces}
         runner = self.runner()
@@ -188,6 +183,14 @@ class Rig:
             stage.close()
             raise
         return stage
+
+    def sanitize(self, prepared: Prepared, instance: Instance) -> SanitizerReport:
+        """Runs a kernel once under compute-sanitizer, at a small case, in processes of its own; the report says if not.
+
+        Raises:
+            ToolchainError: The built kernel is gone from the cache.
+        """
+        return sanitize(prepared.kernel, _cubin(prepared), instance, self._card.n_sms, self._device)
 
     def runner(self) -> Runner:
         """The process that candidates run in, started when there is none."""
@@ -261,5 +264,28 @@ class Rig:
             "card": facts.name,
             "memory": f"{facts.memory_bytes / 2**30:.0f} GiB",
         }
-        provenance = {"host": platform.node(), "driver": facts.driver, "device": str(self._device)}
+        sanitizer = find_sanitizer()
+        provenance = {
+            "host": platform.node(),
+            "driver": facts.driver,
+            "device": str(self._device),
+            "sanitizer": "compute-sanitizer"
+            if sanitizer is not None
+            else "none: finalists are not run under compute-sanitizer",
+        }
         return Environment("cuda", identity, provenance)
+
+
+def _cubin(prepared: Prepared) -> bytes:
+    """What was built.
+
+    Raises:
+        ToolchainError: It is gone from the cache.
+    """
+    if prepared.artefact is None:
+        raise ValueError("the kernel was stopped before it could run")
+    try:
+        return prepared.artefact.read_bytes()
+    except OSError as error:
+        hint = "run again: it is built anew"
+        raise ToolchainError("a built kernel is gone from the cache", found=str(error), hint=hint) from error
