@@ -14,6 +14,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.evaluator import CpuEvaluator
 from evo_l2.targets.cpu.screen import ALLOWED_HEADERS
+from evo_l2.targets.cuda import screen as cuda_screen
 from experiments.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +31,11 @@ KERNELS = [
 def test_every_header_that_is_allowed_is_listed_and_no_other() -> None:
     (listed,) = re.findall(r"- \*\*Headers\*\*: (.*?)\n- ", TEXT, re.DOTALL)
     assert sorted(re.findall(r"`([^`]+\.h)`", listed)) == sorted(ALLOWED_HEADERS)
+
+
+def test_every_header_of_a_card_that_is_allowed_is_listed_and_no_other() -> None:
+    (listed,) = re.findall(r"\nHeaders: (.*?), and those of CuTe", TEXT, re.DOTALL)
+    assert sorted(re.findall(r"`([^`]+)`", listed)) == sorted(cuda_screen.ALLOWED_HEADERS)
 
 
 def test_gates_stand_in_the_order_in_which_they_are_asked() -> None:
