@@ -304,7 +304,10 @@ def test_verify_prints_the_whole_report(environ):
     done = evo("verify", SEEDS / "mma_nn.cu", "--arch", "sm_80", environ=environ)
     assert done.returncode == 0, done.stderr
     for words in (
-        "for A100 (sm_80); nothing was run",
+        "\nbuilt by ",
+        " for A100 (sm_80); nothing was run",
+        "\n  tunables   ",
+        "BK ",
         "n_registers",
         "occupancy",
         "matrix_kind wmma/mma fp32",
@@ -322,6 +325,11 @@ def test_verify_says_which_gate_and_why(environ):
         "unlaunchable at gate cache-policy: the kernel keeps data in L2 beyond its turn (evict_last) in line" in done.stdout
     )
     assert "why it matters: " in done.stdout
+    assert "\nbuilt by " in done.stdout
+    assert "n_registers" in done.stdout
+    refused = evo("verify", ROGUES / "host_include.cu", environ=environ)
+    assert "\nto be built by " in refused.stdout
+    assert all(len(line) <= 100 for line in done.stdout.splitlines() if line.startswith("  "))
 
 
 @pytest.mark.parametrize("name", ["mma_nn", "naive_nt"])
@@ -334,7 +342,7 @@ def test_verify_speaks_json(environ, name):
     assert report["digest"] == seed(name).digest
     assert len(report["identity"]) == len(report["machine_code"]) == 64
     assert report["resources"]["n_registers"] > 0
-    assert len(report["measures"]) == 5
+    assert set(report["measures"]) == {"matrix_kind", "copy_kind", "stages", "tile_area", "occupancy"}
 
 
 def test_verify_speaks_json_of_what_is_refused(environ):
@@ -420,6 +428,7 @@ def test_the_loop_builds_gates_and_archives_without_running(environ, tmp_path):
     assert "kernels were built, read and gated, and have no times" in " ".join(done.stdout.split())
     (stats,) = json.loads(evo("archive", "stats", db, "--json", environ=environ).stdout)
     assert stats["statuses"] == {"built": 12}
+    assert " built " in evo("archive", "stats", db, environ=environ).stdout
     assert stats["best"]["speedup"] is None
     assert 2 <= stats["cells"] <= 12
     assert len(json.loads(evo("archive", "top", db, "--all", "--json", environ=environ).stdout)) >= stats["cells"]
