@@ -119,7 +119,7 @@ ALONE = {
     "test_bad_input", "test_cli", "test_cpu_blas", "test_cpu_runner", "test_docs", "test_python_docs", "test_rogues_cpu",
     "test_run", "test_seeds_cpu", "test_soak_hostile",
 }  # fmt: skip
-"""Files whose tests time kernels on this machine, or expect that it holds still."""
+"""Files whose tests time kernels on this machine, or expect that it holds still; those marked `beside` do not."""
 
 
 LONG = {
@@ -134,7 +134,7 @@ LONG = {
 def pytest_collection_modifyitems(items):
     """Marks what must not run beside other tests, and leaves the longest to `make soak`."""
     for item in items:
-        if item.path.stem in ALONE:
+        if item.path.stem in ALONE and item.get_closest_marker("beside") is None:
             item.add_marker(pytest.mark.alone)
         if (item.path.stem, item.originalname) in LONG:
             item.add_marker(pytest.mark.slow)

@@ -45,17 +45,17 @@ def test_gates_stand_in_the_order_in_which_they_are_asked() -> None:
 
 
 @pytest.mark.parametrize("source", KERNELS, ids=["smallest", "unrolled"])
-def test_every_whole_kernel_on_the_page_is_right(source: str, tmp_path: Path) -> None:
-    with CpuEvaluator(PROBLEM, tmp_path) as evaluator:
+def test_every_whole_kernel_on_the_page_is_right(source: str, session_cache: Path) -> None:
+    with CpuEvaluator(PROBLEM, session_cache / "evo-l2" / "cpu") as evaluator:
         prepared = evaluator.prepare(Kernel(source, "cpu"))
         assert prepared.verdict is None, prepared.verdict
         evaluation = evaluator.measure(prepared, np.random.SeedSequence(1))
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.message
 
 
-def test_the_value_of_a_tunable_reaches_the_pragma(tmp_path: Path) -> None:
+def test_the_value_of_a_tunable_reaches_the_pragma(session_cache: Path) -> None:
     source = KERNELS[1]
-    with CpuEvaluator(PROBLEM, tmp_path) as evaluator:
+    with CpuEvaluator(PROBLEM, session_cache / "evo-l2" / "cpu") as evaluator:
         found = {evaluator.prepare(Kernel(source.replace("UNROLL 4", f"UNROLL {n}"), "cpu")).identity for n in (1, 2, 8)}
     assert len(found) == 3
 
