@@ -150,7 +150,10 @@ def _cuda_target() -> Iterator[Finding]:
     except EvoL2Error as error:
         yield Finding("target cuda", None, str(error).partition("; try: ")[0], error.hint)
         return
-    for what, fact in toolkit.facts.items():
+    facts = dict(toolkit.facts)
+    if toolkit.nvrtc is None and (other := find_toolkit(wheels_first=True)).nvrtc is not None:
+        facts["nvrtc"] = f"{other.nvrtc} ({other.source}, {other.version})"
+    for what, fact in facts.items():
         absent = fact.startswith(("missing", "not installed"))
         yield Finding(f"cuda {what}", None if absent else True, fact)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,15 @@ from experiments.parts import cache_dir
 from experiments.printable import printable
 from experiments.report import bare_in_words, counted, indented
 
-__all__ = ["built_in_words", "parse_shape", "problem_of", "read_kernel", "verify", "verify_on_cpu"]
+__all__ = [
+    "built_in_words",
+    "named_measures",
+    "parse_shape",
+    "problem_of",
+    "read_kernel",
+    "verify",
+    "verify_on_cpu",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +77,16 @@ def read_kernel(path: Path, target: str) -> Kernel:
 
 
 def problem_of(kernel: Kernel, shape: str, accumulate: str) -> Hgemm:
-    """HGEMM at one shape, in the layout that the kernel declares."""
+    """HGEMM at one shape, in the layout that the kernel declares; in either where there is none of that name."""
     layout = kernel.launch.layout
-    return Hgemm((parse_shape(shape),), accumulate, (layout if layout in ("nn", "nt") else "nn",))
+    return Hgemm((parse_shape(shape),), accumulate, (layout,) if layout in ("nn", "nt") else ("nn", "nt"))
+
+
+def named_measures(problem: Hgemm, target: str, values: Sequence[float | None] | None) -> dict[str, float | None] | None:
+    """Measures by the names of their axes; None where nothing was measured."""
+    if values is None:
+        return None
+    return {axis.name: value for axis, value in zip(problem.measures(target).axes, values, strict=True)}
 
 
 def verify_on_cpu(path: Path, shape: str, accumulate: str, *, as_json: bool) -> bool:
@@ -218,7 +233,7 @@ def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evalua
         "gate": verdict.gate,
         "message": verdict.message,
         "resources": dict(verdict.build.resources) if verdict.build is not None else None,
-        "measures": verdict.measures,
+        "measures": named_measures(problem, "cpu", verdict.measures),
         "stages": [
             {"stage": s.name, "ok": s.ok, "inconclusive": s.is_inconclusive, "seconds": s.seconds}
             for s in _stages(problem, reports, evaluation)

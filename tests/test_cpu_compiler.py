@@ -28,7 +28,7 @@ BODY = f"{ENTRY}\n{{\n    for (int i = 0; i < M * N; i++)\n        C[i] = A[i % 
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
-    return Compiler(find_toolchain(), tmp_path_factory.mktemp("cache"), cpu_s=4)
+    return Compiler(find_toolchain(), tmp_path_factory.mktemp("cache"), cpu_s=2, wall_s=12.0)
 
 
 def kernel(text="", body=BODY, header=HEADER):
