@@ -55,6 +55,13 @@ def test_machine_code_that_breaks_no_rule_is_left_alone(name):
     assert lint_sass(sass(name)) == ()
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.ptx")))
+def test_a_glance_at_the_whole_file_passes_over_no_finding(name, monkeypatch):
+    quick = lint_ptx(text(name))
+    monkeypatch.setattr("evo_l2.targets.cuda.ptx._WORDS", ("",))  # is in every statement
+    assert lint_ptx(text(name)) == quick
+
+
 def test_policies_are_followed_to_what_they_are():
     found = lint_ptx(text("policies.ptx"))
     source = text("policies.cu").split("\n")

@@ -6,6 +6,7 @@ Names of instructions are those of NVIDIA's CUDA Binary Utilities, chapter "Inst
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,6 +66,13 @@ _CLASSES = {
 _CLASS_OF = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
 
 
+@functools.lru_cache(4096)
+def _parts(opcode: str) -> tuple[str, tuple[str, ...]]:
+    """An opcode's base and its modifiers; a kernel has thousands of instructions and a few dozen opcodes."""
+    base, *modifiers = opcode.split(".")
+    return base, tuple(modifiers)
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction, and the line of source it stands for where line information exists."""
@@ -83,12 +91,12 @@ class Instruction:
     @property
     def base(self) -> str:
         """The opcode without modifiers."""
-        return self.opcode.partition(".")[0]
+        return _parts(self.opcode)[0]
 
     @property
     def modifiers(self) -> tuple[str, ...]:
         """What follows the opcode: `16816`, `F32`."""
-        return tuple(self.opcode.split(".")[1:])
+        return _parts(self.opcode)[1]
 
     @property
     def text(self) -> str:
