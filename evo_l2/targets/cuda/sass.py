@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.cubin import Cubin, Symbol, code_digest
+from evo_l2.targets.cuda.cubin import Code, Cubin, Symbol, code_digest
 
 __all__ = [
     "Instruction",
@@ -24,6 +24,7 @@ __all__ = [
     "instruction_class",
     "instruction_mix",
     "machine_code_digest",
+    "parse_binary",
     "parse_sass",
     "read_sass",
 ]
@@ -36,6 +37,8 @@ _INSTRUCTION = re.compile(
     r"\s*/\*(?P<address>[0-9a-f]+)\*/\s+(?:\{\s*)?(?:@(?P<predicate>!?U?P\w+)\s+)?"
     r"(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);"
 )
+_INSTRUCTION_BYTES = 16
+"""From compute capability 7.0 on."""
 _BANK_4 = re.compile(r"c\[0x4\]\[(?P<offset>[^\]]+)\]")
 
 _CLASSES = {
@@ -191,6 +194,24 @@ def parse_sass(text: str) -> Sass:
             name, places = match["name"], []
     kept = {key: tuple(rows) for key, rows in functions.items()}
     return Sass(kept, {key: owner for key, owner in owners.items() if key in kept})
+
+
+def parse_binary(text: str, code: Code) -> dict[str, tuple[Instruction, ...]] | None:
+    """Functions of a listing by `nvdisasm --binary` of one section; None unless every 16 bytes of it are an instruction.
+
+    They are those of `parse_sass`, but know no lines, and point to addresses where those point to labels.
+    """
+    matches = [match for line in text.splitlines() if (match := _INSTRUCTION.match(line)) is not None]
+    if [int(match["address"], 16) for match in matches] != list(range(0, len(code.data), _INSTRUCTION_BYTES)):
+        return None
+    starts = dict(code.functions)
+    name = code.name
+    functions: dict[str, list[Instruction]] = {}
+    for address, match in zip(range(0, len(code.data), _INSTRUCTION_BYTES), matches, strict=True):
+        name = starts.get(address, name)
+        operands = " ".join(match["operands"].split())
+        functions.setdefault(name, []).append(Instruction(address, match["predicate"], match["opcode"], operands))
+    return {key: tuple(rows) for key, rows in functions.items()}
 
 
 def instruction_class(instruction: Instruction) -> str:
