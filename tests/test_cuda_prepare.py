@@ -188,6 +188,17 @@ def test_a_memo_says_what_reading_says(compiler, name):
     assert again.code.entries[entries[0]] == kept.code.entries[entries[0]]
 
 
+@pytest.mark.parametrize("name", ["naive_nn", "mma_nn", "splitk_nn", "mma_f16_nn"])
+def test_a_warm_disassembler_changes_nothing_about_a_reading(compiler, name):
+    build, entries, problem = built(compiler, name)
+    problem = dataclasses.replace(problem, accumulate="fp32")
+    plain = inspect(build, entries, compiler.toolkit, problem)
+    for memo in memos(build):
+        memo.unlink()
+    assert inspect(build, entries, compiler.toolkit, problem, compiler.disassembler) == plain
+    assert bool(plain.refusals) == (name == "mma_f16_nn")
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"code": {}}', "half", "binary"])
 def test_a_damaged_memo_is_read_again(compiler, damage):
     build, entries, problem = built(compiler)

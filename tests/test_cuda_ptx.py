@@ -39,6 +39,13 @@ def test_machine_code_that_breaks_no_rule_is_left_alone_and_no_other(goldens, go
     assert bool(lint_sass(goldens.sass(golden_listing))) == golden_listing.startswith("banned")
 
 
+@pytest.mark.parametrize("name", ["banned", "constants", "policies"])
+def test_a_glance_at_the_whole_file_passes_over_no_finding(name, goldens, monkeypatch):
+    quick = lint_ptx(goldens.text(f"{name}.ptx"))
+    monkeypatch.setattr("evo_l2.targets.cuda.ptx._WORDS", ("",))  # is in every statement
+    assert lint_ptx(goldens.text(f"{name}.ptx")) == quick
+
+
 def test_policies_are_followed_to_what_they_are(goldens):
     found = lint_ptx(goldens.text("policies.ptx"))
     source = goldens.text("policies.cu").split("\n")
