@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "parse_shape",
     "problem_of",
     "read_kernel",
+    "tile_in_words",
     "verify",
     "verify_on_cpu",
 ]
@@ -124,7 +126,7 @@ def verify(kernel: Kernel, problem: Hgemm, evaluator: Evaluator, reports: list[G
     if as_json:
         print(json.dumps(_plain(problem, prepared, reports, evaluation), indent=2))
     else:
-        _print(problem, reports, evaluation)
+        _print(kernel, problem, reports, evaluation)
     return evaluation.verdict.status is Status.PASSED
 
 
@@ -151,7 +153,7 @@ def _stages(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -
 _FAILED = ("failed      ", "red")
 
 
-def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
+def _print(kernel: Kernel, problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
     console = Console(highlight=False)
     console.print(Text(problem.title, style="bold"))
     verdict = evaluation.verdict
@@ -168,6 +170,9 @@ def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) ->
             Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {printable(verdict.message or '')}"),
             soft_wrap=True,
         )
+        tile = tile_in_words(kernel, verdict.message or "")
+        if tile is not None:
+            console.print(Text(tile), soft_wrap=True)
         whys = {gate.name: gate.why for gate in problem.gates}
         if verdict.gate in whys:
             console.print(Text(f"why it matters: {whys[verdict.gate]}"), soft_wrap=True)
@@ -188,6 +193,19 @@ def built_in_words(resources: Mapping[str, int | float | str]) -> str:
         name = name.removeprefix("n_").replace("_", " ").replace("simd", "SIMD").replace("fma", "FMA")
         words.append(f"{name} {shown}")
     return ", ".join(words)
+
+
+_ELEMENT = re.compile(r"C\[(\d+)\]\[(\d+)\]")
+
+
+def tile_in_words(kernel: Kernel, message: str) -> str | None:
+    """Where in its block tile the first element that a message names lies; None without an element or the constants BM, BN."""
+    element = _ELEMENT.search(message)
+    rows, columns = (kernel.constants.get(name, 0) for name in ("BM", "BN"))
+    if element is None or rows < 1 or columns < 1:
+        return None
+    i, j = int(element[1]), int(element[2])
+    return f"C[{i}][{j}] is element {i % rows}, {j % columns} of block tile {i // rows}, {j // columns} ({rows} x {columns})"
 
 
 def _rough_speedup(session: TimingSession) -> float:
