@@ -199,7 +199,7 @@ _ELEMENT = re.compile(r"C\[(\d+)\]\[(\d+)\]")
 
 
 def tile_in_words(kernel: Kernel, message: str) -> str | None:
-    """Where in its block tile the first element that a message names lies; None without an element or the constants BM, BN."""
+    """Where in its block tile the first element that a message names lies; None without such, or without BM and BN."""
     element = _ELEMENT.search(message)
     rows, columns = (kernel.constants.get(name, 0) for name in ("BM", "BN"))
     if element is None or rows < 1 or columns < 1:
