@@ -28,6 +28,12 @@ def disassembler(cuda_wheels, folder):
     it.close()
 
 
+def second(disassembler, path, arch):
+    """What is said of a cubin that is not the first of its architecture."""
+    disassembler.read(path, arch)
+    return disassembler.read(path, arch)
+
+
 def comparable(sass):
     """Everything but lines, and what labels and addresses are written as."""
     return {
@@ -42,7 +48,7 @@ def comparable(sass):
 @pytest.mark.parametrize("name", CUBINS)
 def test_a_warm_process_says_what_a_fresh_one_says(name, cuda_wheels, disassembler):
     path = GOLDEN / name
-    warm, fresh = disassembler.read(path, read_cubin(path).arch), read_sass(path, cuda_wheels.tool("nvdisasm"))
+    warm, fresh = second(disassembler, path, read_cubin(path).arch), read_sass(path, cuda_wheels.tool("nvdisasm"))
     assert warm is not None
     assert comparable(warm) == comparable(fresh)
     assert list(warm.functions) == list(fresh.functions)
@@ -61,7 +67,7 @@ def test_a_listing_that_lacks_an_instruction_is_not_taken():
 def test_a_process_that_was_killed_says_nothing_and_nothing_hangs(cuda_wheels, folder):
     path = GOLDEN / "naive.sm_80.cubin"
     with_one = Disassembler(cuda_wheels, find_toolchain().compiler, folder)
-    assert with_one.read(path, "sm_80") is not None
+    assert second(with_one, path, "sm_80") is not None
     os.kill(with_one._servers["sm_80"].process.pid, signal.SIGKILL)
     assert with_one.read(path, "sm_80") is None
     assert with_one.read(path, "sm_80") is None
@@ -82,9 +88,15 @@ def test_a_disassembler_that_cannot_be_kept_warm_says_nothing(script, cuda_wheel
     tool.write_text("#!/bin/sh\n" + script.replace("REAL", str(cuda_wheels.tool("nvdisasm"))) + "\n")
     tool.chmod(0o755)
     it = Disassembler(replace(cuda_wheels, nvdisasm=tool), find_toolchain().compiler, folder)
-    assert it.read(GOLDEN / "naive.sm_80.cubin", "sm_80") is None
+    assert second(it, GOLDEN / "naive.sm_80.cubin", "sm_80") is None
     it.close()
 
 
+def test_a_single_cubin_starts_no_process(cuda_wheels, folder):
+    it = Disassembler(cuda_wheels, find_toolchain().compiler, folder)
+    assert it.read(GOLDEN / "naive.sm_80.cubin", "sm_80") is None
+    assert it._servers == {}
+
+
 def test_an_architecture_that_the_tool_does_not_know_is_left_alone(disassembler):
-    assert disassembler.read(GOLDEN / "naive.sm_80.cubin", "sm_52") is None
+    assert second(disassembler, GOLDEN / "naive.sm_80.cubin", "sm_52") is None

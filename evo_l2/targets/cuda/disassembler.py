@@ -61,7 +61,8 @@ class Disassembler:
     """Reads cubins by one warm nvdisasm an architecture; see `warm.c`. May be used by several threads at once.
 
     A process is trusted once it has said of one piece of code what a start of nvdisasm of its own says. Where there is none,
-    or where it ends, `read` says nothing, and its caller has `read_sass`.
+    or where it ends, `read` says nothing, and its caller has `read_sass`; nor does it of the first cubin of an architecture,
+    since a single one is not worth a start.
 
     Args:
         toolkit: Has nvdisasm.
@@ -72,6 +73,7 @@ class Disassembler:
     def __init__(self, toolkit: Toolkit, compiler: Path, cache_dir: Path) -> None:
         self._toolkit, self._compiler, self._cache_dir = toolkit, compiler, cache_dir
         self._servers: dict[str, _Server | None] = {}
+        self._known: set[str] = set()
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
@@ -82,6 +84,9 @@ class Disassembler:
             ToolchainError: The cubin cannot be read, or the C compiler fails.
             StorageError: The cache cannot be written.
         """
+        if arch not in self._known:
+            self._known.add(arch)
+            return None
         functions: dict[str, tuple[Instruction, ...]] = {}
         owners: dict[str, str] = {}
         for code in read_code(cubin):
