@@ -58,7 +58,7 @@ class ProblemConfig(Section):
     name: Literal["hgemm"] = "hgemm"
     """The problem; `hgemm` is half-precision matrix multiplication."""
     shapes: str | tuple[tuple[int, ...], ...] = ((512, 512, 512),)
-    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu); the objective is the geometric
+    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu, ten); the objective is the geometric
     mean over them."""
     accumulate: Literal["fp32", "fp16"] = "fp32"
     """Precision of the sums that a kernel has to keep."""
