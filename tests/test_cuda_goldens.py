@@ -234,7 +234,13 @@ def test_the_readers_facts_are_the_numbers_of_the_tools(name, builds):
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_instructions_are_counted_as_in_the_disassembly(name, builds):
-    kinds = {"naive": "none", "tiled": "none", "hopper": "wgmma fp32", "hopper_splitk": "wgmma fp32", "mma_f16": "wmma/mma fp16"}
+    kinds = {
+        "naive": "none",
+        "tiled": "none",
+        "hopper": "wgmma fp32",
+        "hopper_splitk": "wgmma fp32",
+        "mma_f16": "wmma/mma fp16",
+    }
     idea = name.rpartition("_")[0]
     for arch, one in builds(name).items():
         sass, number = one.sass, by_base(one.parts)

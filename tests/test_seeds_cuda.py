@@ -162,7 +162,11 @@ def test_a_split_kernel_declares_what_it_writes(kernel):
     shape = (33, 65, 17, 3)
     for variant in sampled(kernel, 5):
         names = {**variant.constants, **dict(zip(("M", "N", "K", "BATCH"), shape, strict=True))}
-        expected = {"partial": names["SPLITS"] * 33 * 65 * 3 * 4} if "SPLITS" in names and not variant.launch.calls[0].cluster else {}
+        expected = (
+            {"partial": names["SPLITS"] * 33 * 65 * 3 * 4}
+            if "SPLITS" in names and not variant.launch.calls[0].cluster
+            else {}
+        )
         assert variant.launch.workspace_bytes(names) == expected
         passed = [a.name for call in variant.launch.calls for a in call.arguments if a.role is Role.WORKSPACE]
         assert set(passed) == set(expected)
@@ -198,7 +202,7 @@ def test_seeds_explain_themselves_and_are_short():
         lines = kernel.source.splitlines()
         idea = list(itertools.takewhile(lambda line: not line.startswith("#"), lines))
         assert 3 <= sum(line.startswith("// ") for line in idea) <= 8, name
-        assert len(lines) <= 250, name
+        assert len(lines) <= 260, name
         assert max(map(len, lines)) <= 126, name
 
 

@@ -5,21 +5,23 @@
 //! grid      CLUSTER * min(SMS / CLUSTER, ceil_div(M, BM * CLUSTER) * ceil_div(N, BN) * BATCH)
 //! cluster   CLUSTER
 //! block     THREADS
-//! shared    min(STAGES, ROOM) * STAGE_BYTES + BM * 128 + 1024
+//! shared    STAGES * STAGE_BYTES + BM * 128 + 1024
 //
 // For Hopper alone (sm_90a), and large products: tiles come by the copy engine (TMA), and the warpgroup's matrix
 // instruction, wgmma, multiplies them straight from shared memory, with sums in float. The last warp is the producer; the
-// CONSUMERS warpgroups before it own 64 rows of a tile each. SLOTS tiles of A and B are on their way; a barrier each says
+// CONSUMERS warpgroups before it own 64 rows of a tile each. STAGES tiles of A and B are on their way; a barrier each says
 // "full" or "empty". CLUSTER blocks with tiles below each other need one tile of B: each copies a part of it to all. Blocks
 // stay and walk over tiles: while sums leave, by way of shared memory as whole rows, the next tile comes. BK is 64, so that
 // TMA's swizzle 128 avoids bank conflicts. It writes zeros for what lies past an edge, in each of the BATCH matrices by
 // itself. Its strides are multiples of 16 bytes: K % 8 == 0 and N % 8 == 0 have to hold, while M may be anything. B's tile
-// lies as in memory, in BN / 64 blocks of BK x 64, and wgmma transposes it on the way.
+// lies as in memory, in blocks of BK x 64: wgmma transposes it.
 #include <cuda_fp16.h>
+
+#define min(a, b) ((a) < (b) ? (a) : (b)) // the one of CUDA is no constant
 
 constexpr int BN = 256;      //? 64 128 256
 constexpr int CONSUMERS = 2; //? 1 2
-constexpr int STAGES = 4;    //? 3 4 6 8
+constexpr int DEPTH = 4;     //? 3 4 6 8
 constexpr int CLUSTER = 2;   //? 1 2 4
 constexpr int GROUP = 8;     //? 1 2 4 8 16
 
@@ -28,7 +30,7 @@ constexpr int BM = 64 * CONSUMERS;
 constexpr int THREADS = 128 * CONSUMERS + 32;
 constexpr int STAGE_BYTES = (BM + BN) * BK * 2;
 constexpr int ROOM = (230000 - BM * 128) / STAGE_BYTES;
-constexpr int SLOTS = STAGES < ROOM ? STAGES : ROOM;
+constexpr int STAGES = min(DEPTH, ROOM);
 
 // As the driver's CUtensorMap: 128 bytes that only the copy engine reads.
 struct alignas(64) TensorMap {
@@ -133,7 +135,7 @@ struct Slot {
     int index = 0, parity = 0;
     __device__ void next()
     {
-        if (++index == SLOTS)
+        if (++index == STAGES)
             index = 0, parity ^= 1;
     }
 };
@@ -143,15 +145,15 @@ hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB
       int BATCH)
 {
     extern __shared__ char memory[];
-    __shared__ unsigned long long barriers[2 * SLOTS];
+    __shared__ unsigned long long barriers[2 * STAGES];
     const unsigned tiles = (shared_address(memory) + 1023) / 1024 * 1024; // the swizzle counts from here
-    const unsigned full = shared_address(barriers), empty = full + 8 * SLOTS;
+    const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_steps = (K + BK - 1) / BK;
     const int n_rows = (M + BM * CLUSTER - 1) / (BM * CLUSTER), n_cols = (N + BN - 1) / BN, rank = blockIdx.x % CLUSTER;
     const bool is_producer = threadIdx.x == 128 * CONSUMERS;
 
     if (is_producer) {
-        for (int s = 0; s < SLOTS; s++) {
+        for (int s = 0; s < STAGES; s++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + 8 * s), "r"(1) : "memory");
             asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + 8 * s), "r"(4 * CONSUMERS * CLUSTER)
                          : "memory");
@@ -209,7 +211,7 @@ hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB
             asm volatile("" : "+f"(sums[e])::"memory"); // nothing reads a sum before that wait
 
         // A warp's sixteen rows go through its own part of shared memory, 64 columns at a time.
-        const unsigned staging = tiles + SLOTS * STAGE_BYTES + warp * (16 * 128);
+        const unsigned staging = tiles + STAGES * STAGE_BYTES + warp * (16 * 128);
         half *c = C + place.batch * ((size_t)M * N);
 #pragma unroll
         for (int j = 0; j < BN; j += 64) {
@@ -241,6 +243,6 @@ hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB
     if (CLUSTER == 1 && is_producer)
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     // No block leaves before its barriers have heard from all of its cluster.
-    for (int s = 0; is_producer && s < SLOTS; s++, slot.next())
+    for (int s = 0; is_producer && s < STAGES; s++, slot.next())
         wait(empty + 8 * slot.index, slot.parity ^ 1);
 }

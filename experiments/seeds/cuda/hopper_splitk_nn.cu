@@ -1,26 +1,27 @@
 //! layout    nn
-//! tensormap TA: A, box 1, BM, BK, swizzle 128, promotion 256
-//! tensormap TB: B, box 1, BK, 64, swizzle 128, promotion 256
+//! tensormap TA: A, box 1, BM, BK, swizzle 128, promotion 128
+//! tensormap TB: B, box 1, BK, 64, swizzle 128, promotion 128
 //! launch    hgemm(TA: map, TB: map, C: out, M, N, K)
 //! grid      SPLITS * ceil_div(N, BN), ceil_div(M, BM), BATCH
 //! cluster   SPLITS
 //! block     THREADS
-//! shared    min(STAGES, ROOM) * STAGE_BYTES + BM * PITCH + 1024
+//! shared    STAGES * STAGE_BYTES + BM * PITCH + 1024
 //
 // For Hopper alone (sm_90a), and products with few tiles: the SPLITS blocks of a cluster share a tile of C, and each walks
 // along its part of K, as in the seed "hopper". Then every block sends its sums, floats, straight to the shared memory of
 // the block that adds up their rows: one launch, no workspace, always the same order. Small products are a matter of
-// latency, thin ones of bytes on their way: the producer asks for SLOTS tiles first of all, and all of shared memory but the
-// room for sums may be slots. PITCH keeps neighbouring rows of sums in different banks. TMA writes zeros for what lies past
-// an edge, in each of the BATCH matrices by itself. Its strides are multiples of 16 bytes: K % 8 == 0 and N % 8 == 0 have to
-// hold, while M may be anything. B's tile lies as in memory, in BN / 64 blocks of BK x 64, and wgmma transposes it on the
-// way.
+// latency, thin ones of bytes on their way: the producer asks for STAGES tiles first of all, and all of shared memory but
+// the room for sums may be slots. PITCH keeps neighbouring rows of sums in different banks. TMA writes zeros for what lies
+// past an edge, in each of the BATCH matrices by itself. Its strides are multiples of 16 bytes: K % 8 == 0 and N % 8 == 0
+// have to hold, while M may be anything. B's tile lies as in memory, in blocks of BK x 64: wgmma transposes it.
 #include <cuda_fp16.h>
+
+#define min(a, b) ((a) < (b) ? (a) : (b)) // the one of CUDA is no constant
 
 constexpr int BN = 64;       //? 64 128
 constexpr int CONSUMERS = 1; //? 1 2
-constexpr int STAGES = 6;    //? 4 5 6 8 12
-constexpr int SPLITS = 4;    //? 1 2 4 8
+constexpr int DEPTH = 8;     //? 4 5 6 8 12
+constexpr int SPLITS = 2;    //? 1 2 4 8
 
 constexpr int BK = 64;
 constexpr int BM = 64 * CONSUMERS;
@@ -29,7 +30,7 @@ constexpr int THREADS = 128 * CONSUMERS + 32;
 constexpr int STAGE_BYTES = (BM + BN) * BK * 2;
 constexpr int PITCH = BN * 4 + 32; // bytes from one row of sums in shared memory to the next
 constexpr int ROOM = (230000 - BM * PITCH) / STAGE_BYTES;
-constexpr int SLOTS = STAGES < ROOM ? STAGES : ROOM;
+constexpr int STAGES = min(DEPTH, ROOM);
 
 // As the driver's CUtensorMap: 128 bytes that only the copy engine reads.
 struct alignas(64) TensorMap {
@@ -55,11 +56,13 @@ __device__ void arrive(unsigned barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Starts the copy of a box at (batch, row, col); its bytes are counted by the barrier.
+// Starts the copy of a box at (batch, row, col); its bytes are counted by the barrier. Few blocks read a byte, all of them at
+// about the same time, so that it may leave L2 first.
 __device__ void copy(unsigned to, const TensorMap &map, int col, int row, int batch, unsigned barrier)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4}], [%5];"
+    asm volatile("{ .reg .b64 first; createpolicy.fractional.L2::evict_first.b64 first, 1.0; "
+                 "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4}], [%5], first; }"
                  ::"r"(to), "l"(&map), "r"(col), "r"(row), "r"(batch), "r"(barrier) : "memory");
 }
 
@@ -107,20 +110,20 @@ extern "C" __global__ void __cluster_dims__(SPLITS) __launch_bounds__(THREADS, 1
 hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB, half *__restrict__ C, int M, int N, int K)
 {
     extern __shared__ char memory[];
-    __shared__ unsigned long long barriers[2 * SLOTS];
+    __shared__ unsigned long long barriers[2 * STAGES];
     const unsigned tiles = (shared_address(memory) + 1023) / 1024 * 1024; // the swizzle counts from here
-    const unsigned full = shared_address(barriers), empty = full + 8 * SLOTS;
+    const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x % SPLITS;
     const int row0 = blockIdx.y * BM, col0 = blockIdx.x / SPLITS * BN, all_steps = (K + BK - 1) / BK;
     const int first = all_steps * rank / SPLITS, n_steps = all_steps * (rank + 1) / SPLITS - first;
-    const unsigned sums_at = tiles + SLOTS * STAGE_BYTES;
+    const unsigned sums_at = tiles + STAGES * STAGE_BYTES;
     const bool is_producer = threadIdx.x == 128 * CONSUMERS;
 
     const auto fill = [&](int step) {
-        const int slot = step % SLOTS, k = (first + step) * BK;
+        const int slot = step % STAGES, k = (first + step) * BK;
         const unsigned tile_a = tiles + slot * STAGE_BYTES, tile_b = tile_a + BM * BK * 2;
-        if (step >= SLOTS)
-            wait(empty + 8 * slot, (step / SLOTS - 1) % 2);
+        if (step >= STAGES)
+            wait(empty + 8 * slot, (step / STAGES - 1) % 2);
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                      ::"r"(full + 8 * slot), "r"(STAGE_BYTES) : "memory");
         copy(tile_a, TA, k, row0, blockIdx.z, full + 8 * slot);
@@ -128,27 +131,27 @@ hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB
             copy(tile_b + j * BK * 2, TB, col0 + j, k, blockIdx.z, full + 8 * slot);
     };
     if (is_producer) {
-        for (int s = 0; s < SLOTS; s++) {
+        for (int s = 0; s < STAGES; s++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + 8 * s), "r"(1) : "memory");
             asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + 8 * s), "r"(4 * CONSUMERS) : "memory");
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        for (int step = 0; step < min(SLOTS, n_steps); step++)
+        for (int step = 0; step < min(STAGES, n_steps); step++)
             fill(step);
     }
     __syncthreads();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 
     if (is_producer) {
-        for (int step = SLOTS; step < n_steps; step++)
+        for (int step = STAGES; step < n_steps; step++)
             fill(step);
     } else if (warp < 4 * CONSUMERS) {
         float sums[BN / 2] = {};
         for (int step = 0; step < n_steps; step++) {
-            const int slot = step % SLOTS;
+            const int slot = step % STAGES;
             const unsigned tile = tiles + slot * STAGE_BYTES;
             const unsigned tile_a = tile + warp / 4 * (64 * BK * 2), tile_b = tile + BM * BK * 2;
-            wait(full + 8 * slot, step / SLOTS % 2);
+            wait(full + 8 * slot, step / STAGES % 2);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
             for (int p = 0; p < BK; p += 16)
@@ -157,7 +160,7 @@ hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB
             // This step's instructions may go on; those of the step before are done, and with them its slot.
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
             if (step > 0 && lane == 0)
-                arrive(empty + 8 * ((step - 1) % SLOTS));
+                arrive(empty + 8 * ((step - 1) % STAGES));
         }
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
