@@ -236,7 +236,13 @@ def test_the_readers_facts_are_the_numbers_of_the_tools(name, builds):
 
 
 def test_instructions_are_counted_as_in_the_disassembly(name, builds):
-    kinds = {"naive": "none", "tiled": "none", "hopper": "wgmma fp32", "mma_f16": "wmma/mma fp16"}
+    kinds = {
+        "naive": "none",
+        "tiled": "none",
+        "hopper": "wgmma fp32",
+        "hopper_splitk": "wgmma fp32",
+        "mma_f16": "wmma/mma fp16",
+    }
     idea = name.rpartition("_")[0]
     for arch, one in builds(name).items():
         sass, number = one.sass, by_base(one.parts)
@@ -247,7 +253,7 @@ def test_instructions_are_counted_as_in_the_disassembly(name, builds):
             "n_local_store": 0, "n_narrow": 0,
         }  # fmt: skip
         assert {key: facts[key] for key in expected} == expected
-        assert facts["n_global_store"] == number["STG"] > 0
+        assert facts["n_global_store"] == number["STG"] + number["ST"] > 0  # a cluster's memory has generic addresses
         assert {i.opcode for i in sass.instructions if instruction_class(i) == "other"} == set()
         assert sum(instruction_mix(sass.instructions).values()) == sum(number.values()) - number["NOP"]
         assert facts["matrix_kind"] == kinds.get(idea, "wmma/mma fp32"), arch

@@ -32,6 +32,7 @@ KINDS = {
     "naive": ("none", "none"), "tiled": ("none", "staged"), "wmma": ("wmma/mma fp32", "staged"),
     "mma": ("wmma/mma fp32", "cp.async"), "mma_f16": ("wmma/mma fp16", "cp.async"),
     "splitk": ("wmma/mma fp32", "cp.async"), "hopper": ("wgmma fp32", "tma"),
+    "hopper_splitk": ("wgmma fp32", "tma"),
 }  # fmt: skip
 """Idea of a seed to its kind of matrix instruction and of copy."""
 FITTING = [
