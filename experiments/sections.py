@@ -58,8 +58,8 @@ class ProblemConfig(Section):
     name: Literal["hgemm"] = "hgemm"
     """The problem; `hgemm` is half-precision matrix multiplication."""
     shapes: str | tuple[tuple[int, ...], ...] = ((512, 512, 512),)
-    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu); the objective is the geometric
-    mean over them."""
+    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu, ten); the objective is the
+    geometric mean over them."""
     accumulate: Literal["fp32", "fp16"] = "fp32"
     """Precision of the sums that a kernel has to keep."""
     layouts: tuple[Literal["nn", "nt"], ...] = ("nn",)

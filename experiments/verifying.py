@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,16 @@ from experiments.parts import cache_dir
 from experiments.printable import printable
 from experiments.report import bare_in_words, counted, indented
 
-__all__ = ["built_in_words", "parse_shape", "problem_of", "read_kernel", "verify", "verify_on_cpu"]
+__all__ = [
+    "built_in_words",
+    "named_measures",
+    "parse_shape",
+    "problem_of",
+    "read_kernel",
+    "tile_in_words",
+    "verify",
+    "verify_on_cpu",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +79,16 @@ def read_kernel(path: Path, target: str) -> Kernel:
 
 
 def problem_of(kernel: Kernel, shape: str, accumulate: str) -> Hgemm:
-    """HGEMM at one shape, in the layout that the kernel declares."""
+    """HGEMM at one shape, in the layout that the kernel declares; in either where there is none of that name."""
     layout = kernel.launch.layout
-    return Hgemm((parse_shape(shape),), accumulate, (layout if layout in ("nn", "nt") else "nn",))
+    return Hgemm((parse_shape(shape),), accumulate, (layout,) if layout in ("nn", "nt") else ("nn", "nt"))
+
+
+def named_measures(problem: Hgemm, target: str, values: Sequence[float | None] | None) -> dict[str, float | None] | None:
+    """Measures by the names of their axes; None where nothing was measured."""
+    if values is None:
+        return None
+    return {axis.name: value for axis, value in zip(problem.measures(target).axes, values, strict=True)}
 
 
 def verify_on_cpu(path: Path, shape: str, accumulate: str, *, as_json: bool) -> bool:
@@ -109,7 +126,7 @@ def verify(kernel: Kernel, problem: Hgemm, evaluator: Evaluator, reports: list[G
     if as_json:
         print(json.dumps(_plain(problem, prepared, reports, evaluation), indent=2))
     else:
-        _print(problem, reports, evaluation)
+        _print(kernel, problem, reports, evaluation)
     return evaluation.verdict.status is Status.PASSED
 
 
@@ -136,7 +153,7 @@ def _stages(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -
 _FAILED = ("failed      ", "red")
 
 
-def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
+def _print(kernel: Kernel, problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
     console = Console(highlight=False)
     console.print(Text(problem.title, style="bold"))
     verdict = evaluation.verdict
@@ -153,6 +170,9 @@ def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) ->
             Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {printable(verdict.message or '')}"),
             soft_wrap=True,
         )
+        tile = tile_in_words(kernel, verdict.message or "")
+        if tile is not None:
+            console.print(Text(tile), soft_wrap=True)
         whys = {gate.name: gate.why for gate in problem.gates}
         if verdict.gate in whys:
             console.print(Text(f"why it matters: {whys[verdict.gate]}"), soft_wrap=True)
@@ -173,6 +193,19 @@ def built_in_words(resources: Mapping[str, int | float | str]) -> str:
         name = name.removeprefix("n_").replace("_", " ").replace("simd", "SIMD").replace("fma", "FMA")
         words.append(f"{name} {shown}")
     return ", ".join(words)
+
+
+_ELEMENT = re.compile(r"C\[(\d+)\]\[(\d+)\]")
+
+
+def tile_in_words(kernel: Kernel, message: str) -> str | None:
+    """Where in its block tile the first element that a message names lies; None without such, or without BM and BN."""
+    element = _ELEMENT.search(message)
+    rows, columns = (kernel.constants.get(name, 0) for name in ("BM", "BN"))
+    if element is None or rows < 1 or columns < 1:
+        return None
+    i, j = int(element[1]), int(element[2])
+    return f"C[{i}][{j}] is element {i % rows}, {j % columns} of block tile {i // rows}, {j // columns} ({rows} x {columns})"
 
 
 def _rough_speedup(session: TimingSession) -> float:
@@ -218,7 +251,7 @@ def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evalua
         "gate": verdict.gate,
         "message": verdict.message,
         "resources": dict(verdict.build.resources) if verdict.build is not None else None,
-        "measures": verdict.measures,
+        "measures": named_measures(problem, "cpu", verdict.measures),
         "stages": [
             {"stage": s.name, "ok": s.ok, "inconclusive": s.is_inconclusive, "seconds": s.seconds}
             for s in _stages(problem, reports, evaluation)

@@ -19,7 +19,7 @@ from evo_l2.targets.cuda.cards import Card
 from evo_l2.targets.cuda.library import baseline_names
 from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, n_calls_of, set_bytes
 from evo_l2.targets.cuda.requests import LibrarySpec
-from evo_l2.targets.cuda.runner import Runner
+from evo_l2.targets.cuda.runner import Refused, Runner, RunnerFault
 from evo_l2.targets.cuda.stage import CardStage
 
 __all__ = ["WORKSPACE_BYTES", "Baselines", "Candidate", "Chosen"]
@@ -124,7 +124,7 @@ class Baselines:
             for name, runner in runners.items():
                 try:
                     opened[name] = (runner, *self._open(runner, name, instance))
-                except EvoL2Error as error:
+                except (EvoL2Error, Refused, RunnerFault) as error:
                     self._put_back(name, runner)
                     found[name] = Candidate(name, str(error), None)
             if not opened:
