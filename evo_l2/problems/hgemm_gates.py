@@ -7,6 +7,7 @@ element and about 2.1e-4 in the Frobenius norm; single precision holds integers 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ from evo_l2.problems.hgemm_inputs import draw_ordinary
 
 __all__ = ["GATES_VERSION", "hgemm_gates"]
 
-GATES_VERSION = 3
+GATES_VERSION = 4
 """Changes with any gate below; part of the problem's key."""
 
 
@@ -290,20 +291,49 @@ def _subnormals(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
 
 
 def _special_values(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
-    """NaN and infinities in a few rows and columns, and one row whose finite sums overflow half."""
+    """NaN and infinities in a few rows and columns, and two finite sums that overflow half: one far, one by less than a unit.
+
+    One block of A, of whole tiles of 32 x 64 at least, is zero, but for rows of the above if there are no others, and meets an
+    infinity in B. Where two infinities meet in a sum, they are of opposite signs, and stand apart.
+    """
     batch, m, k = a.shape
+    n, rng = b.shape[2], draws.host
+    most = _just_overflowing(k)
     for matrix in range(batch):
-        rows = [int(row) for row in draws.host.integers(m, size=4)]
-        columns = [int(column) for column in draws.host.integers(b.shape[2], size=2)]
-        terms = [int(term) for term in draws.host.integers(k, size=4)]
+        columns, terms = _some(rng, range(n), 3), sorted(_some(rng, range(k), 4))
+        height = 32 << int(rng.integers(max(1, (m // 64).bit_length())))
+        top, left = int(rng.integers(m)) // height * height, terms[3] // 64 * 64
+        others = [row for row in range(m) if not top <= row < top + height]
+        rows = _some(rng, others or range(m), 5)
+        far, near = np.sign(a[matrix, rows[2], :]), np.sign(a[matrix, rows[4], :])
+        a[matrix, top : top + height, left : left + 64] = 0.0
+        if most is not None:
+            a[matrix, rows[4], :] = near * draws.xp.asarray(most)
+            b[matrix, :, columns[2]] = near
         a[matrix, rows[0], terms[0]] = np.inf
         a[matrix, rows[1], terms[1]] = -np.inf
-        signs = np.sign(a[matrix, rows[2], :])
-        a[matrix, rows[2], :] = signs * 300.0
-        b[matrix, :, columns[0]] = signs * 300.0
+        a[matrix, rows[2], :] = far * 300.0
+        b[matrix, :, columns[0]] = far * 300.0
         a[matrix, rows[3], terms[2]] = np.nan
         b[matrix, terms[3], columns[1]] = -np.inf
+        for row, term in zip(rows[:2], terms[:2], strict=True):
+            infinite = a[matrix, row, term] * b[matrix, term, columns[1]]
+            a[matrix, row, terms[3]] = np.copysign(1.0, infinite) if term < terms[3] else a[matrix, row, terms[3]]
     return a, b
+
+
+def _just_overflowing(k: int) -> Double | None:
+    """K halves with a sum of 65,528, which rounds to infinity and lies below 65,536; None for K below 4."""
+    if k < 4:
+        return None
+    values = np.full(k, np.float64(np.float16(65528.0 / k * (1.0 - 2.0**-11))))
+    values[-1] = 65528.0 - values[:-1].sum()
+    return values
+
+
+def _some(rng: np.random.Generator, numbers: Sequence[int], n_wanted: int) -> list[int]:
+    """Different ones of the numbers, where there are as many."""
+    return [int(number) for number in rng.choice(numbers, size=n_wanted, replace=len(numbers) < n_wanted)]
 
 
 _RECIPES = {
