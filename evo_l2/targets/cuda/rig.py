@@ -35,6 +35,10 @@ __all__ = ["Rig"]
 _PROBE_PAUSES_S = (0.0, 1.0, 5.0)
 """Waits before the tries to get an answer from the card after a fault."""
 
+_MOST_SLOWER = 20.0
+"""A sample may take `call_s` and as many times what its calls took when they were judged: it may have thousands of calls, and
+one that hangs should not hold the card for as many times `call_s`."""
+
 T = TypeVar("T")
 
 
@@ -155,7 +159,8 @@ class Rig:
             other = against if against is not None else self._baselines.at(instance).side
             n_blocks = blocks_of(call_us, n_calls, self._timing, final=final)
             floor = roofline_us(instance, self._card, 1.0)
-            with self.stage(prepared, instance, n_calls) as stage:
+            limit_s = min(self._call_s, self._call_s / n_calls + _MOST_SLOWER * call_us * 1e-6)
+            with self.stage(prepared, instance, n_calls, call_s=limit_s) as stage:
                 return time_pairs(Side(stage, n_calls), other, n_blocks, judge, seed, floor)
 
         return self.guarded(step)
@@ -164,8 +169,14 @@ class Rig:
         """Calls of one sample of a kernel that takes about `call_us` microseconds."""
         return n_calls_of(call_us, set_bytes(instance), self._card.l2_bytes, self._timing)
 
-    def stage(self, prepared: Prepared, instance: Instance, n_sets: int) -> CardStage:
+    def stage(self, prepared: Prepared, instance: Instance, n_sets: int, *, call_s: float | None = None) -> CardStage:
         """Memory for a case in the runner, with the kernel loaded.
+
+        Args:
+            prepared: A kernel that came through all gates before its launch.
+            instance: Case and layout.
+            n_sets: Number of buffer sets.
+            call_s: Seconds that one call of many may take; those of the rig when left out.
 
         Raises:
             Refused: The driver does not take the kernel.
@@ -176,7 +187,8 @@ class Rig:
         launches = plan(prepared.kernel, instance.problem, instance.sizes, self._card.n_sms)
         spaces = {space.name: space.n_bytes for space in launches.workspaces}
         runner = self.runner()
-        stage = CardStage(runner, self._device, instance, spaces, n_sets=n_sets, call_s=self._call_s)
+        call_s = call_s if call_s is not None else self._call_s
+        stage = CardStage(runner, self._device, instance, spaces, n_sets=n_sets, call_s=call_s)
         try:
             runner.load_kernel(cubin, launches)
         except BaseException:
