@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test lint bench soak clean
+.PHONY: help quickstart test lint bench soak gpu-test gpu-bench clean
 
 help:
 	@echo "make quickstart   install into $(VENV), then evolve kernels on the CPU for about four minutes"
@@ -12,6 +12,8 @@ help:
 	@echo "make lint         formatting, lint, types and import layers only"
 	@echo "make bench        benchmarks of the loop and the archive"
 	@echo "make soak         kill test and hostile candidates, at full length"
+	@echo "make gpu-test     on a machine with a card: install what its tests need (no model), then the tests marked gpu"
+	@echo "make gpu-bench    on a machine with a card: the seeds over ten shapes against cuBLAS and its kin, into build/gpu-bench"
 
 quickstart: $(VENV)/.evo-l2-run
 	$(BIN)/evo-l2 run quickstart
@@ -34,6 +36,28 @@ bench: $(VENV)/.evo-l2-dev
 
 soak: $(VENV)/.evo-l2-dev
 	EVO_L2_SOAK=1 $(BIN)/pytest -q -m slow
+
+# The toolkit comes in wheels, so that only the driver and Python have to be there; compute-sanitizer alone has no wheel, and
+# finalists go without it where no toolkit is installed. CUDA_EXTRA=cuda12 for a driver older than 580.
+CUDA_EXTRA ?= cuda13
+GPU_BENCH := build/gpu-bench
+SEEDS := experiments/seeds/cuda
+
+gpu-test: $(VENV)/.evo-l2-gpu
+	OMP_NUM_THREADS=4 $(BIN)/python -m pytest -q -m gpu tests
+
+gpu-bench: $(VENV)/.evo-l2-gpu
+	mkdir -p $(GPU_BENCH)
+	$(BIN)/evo-l2 bench $(filter-out %/mma_f16_nn.cu %/mma_f16_nt.cu %/naive_nn.cu %/naive_nt.cu,$(wildcard $(SEEDS)/*.cu)) \
+		--shapes ten --csv $(GPU_BENCH)/fp32.csv --json-to $(GPU_BENCH)/fp32.json
+	$(BIN)/evo-l2 bench $(wildcard $(SEEDS)/mma_f16_*.cu) --accumulate fp16 --shapes ten \
+		--csv $(GPU_BENCH)/fp16.csv --json-to $(GPU_BENCH)/fp16.json
+
+$(VENV)/.evo-l2-gpu: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or: make PYTHON=/path/to/python3" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -e '.[$(CUDA_EXTRA),cuda-toolkit,dev]'
+	touch $@
 
 $(VENV)/.evo-l2-python:
 	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or: make PYTHON=/path/to/python3" >&2; exit 1; }
