@@ -110,6 +110,32 @@ def no_nan(a, b, c, w):
     np.nan_to_num(c, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
+def no_infinity(a, b, c, w):
+    right(a, b, c, w)
+    c[np.isinf(c)] = 1
+
+
+def other_infinity(a, b, c, w):
+    right(a, b, c, w)
+    c[np.isinf(c)] *= -1
+
+
+def clamp_the_last_unit(a, b, c, w):
+    right(a, b, c, w)
+    total = a.astype(np.float64) @ b.astype(np.float64)
+    c[(np.abs(total) < 65536) & np.isinf(c)] = 65504
+
+
+def skip_zeros(a, b, c, w):
+    right(a, b, c, w)
+    with np.errstate(all="ignore"):
+        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+        seen = sum(
+            np.where(wide_a[:, :, p, None] == 0, 0, wide_a[:, :, p, None] * wide_b[:, None, p, :]) for p in range(a.shape[2])
+        )
+        c[np.isnan(c) & np.isfinite(seen)] = 0
+
+
 def write_input(a, b, c, w):
     right(a, b, c, w)
     a[0, 0, 0] += np.float16(1)
@@ -154,6 +180,8 @@ def test_half_sums_pass_in_their_class_and_fail_in_the_other():
         (flush, Status.INCORRECT, "subnormals"),
         (clamp, Status.INCORRECT, "special-values"),
         (no_nan, Status.INCORRECT, "special-values"),
+        (no_infinity, Status.INCORRECT, "special-values"),
+        (other_infinity, Status.INCORRECT, "special-values"),
         (write_input, Status.CHEATING, "inputs-unchanged"),
         (junk_dependent, Status.INCORRECT, "exact-integers"),
         (crash, Status.RUNTIME_ERROR, "run"),
@@ -163,6 +191,15 @@ def test_a_wrong_kernel_fails_at_the_gate_made_for_it(function, status, gate):
     failure = judge(function)
     assert (failure.status, failure.gate) == (status, gate)
     assert failure.message
+
+
+@pytest.mark.parametrize("function", [clamp_the_last_unit, skip_zeros])
+def test_special_values_meet_zeros_and_the_last_unit_before_overflow(function):
+    others = {gate.name for gate in Hgemm(((1, 1, 1, 1),)).gates} - {"special-values"}
+    for seed in range(5):
+        stage = ArrayStage(function, (96, 20, 112, 1))
+        failure = Judge(skip=frozenset(others)).judge(stage, np.random.SeedSequence(seed))
+        assert failure.gate == "special-values"
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ class Hard:
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """By the recipe that has the gate's name."""
         m, n, k, batch = sizes(instance)
-        a, b = _RECIPES[self.name](draws.normal((batch, m, k)), draws.normal((batch, k, n)), draws)
+        a, b = _RECIPES[self.name](draws.normal((batch, m, k)), draws.normal((batch, k, n)), draws, self.accumulate)
         with np.errstate(over="ignore"):
             return stored(a, b, instance.layout)
 
@@ -261,7 +261,7 @@ class Hard:
         return within_bounds(halves(outputs), a, b, double_product(a, b), self.accumulate, what)
 
 
-def _last_k_tile(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
+def _last_k_tile(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Double, Double]:
     """Almost all of the energy in the last few terms of every sum; nothing subnormal, which is another gate's."""
     n_last = min(a.shape[2], int(draws.host.integers(1, 17)))
     a[:, :, :-n_last] *= 2.0**-8
@@ -269,14 +269,14 @@ def _last_k_tile(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
     return a, b
 
 
-def _huge_rows(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
+def _huge_rows(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Double, Double]:
     """One row of A and one column of B far above the rest."""
     a[:, int(draws.host.integers(a.shape[1])), :] *= 2.0**6
     b[:, :, int(draws.host.integers(b.shape[2]))] *= 2.0**3
     return a, b
 
 
-def _subnormals(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
+def _subnormals(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Double, Double]:
     """In each term a subnormal half on one side; outputs on both sides of the subnormal range.
 
     Rows of A and columns of B are small or large in turn, but for their subnormals, so that the other side's subnormals
@@ -290,30 +290,31 @@ def _subnormals(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
     return np.where(in_a, tiny_a, a * 2.0**6), np.where(in_a[:, None], b * 2.0**6, tiny_b)
 
 
-def _special_values(a: Double, b: Double, draws: Draws) -> tuple[Double, Double]:
-    """NaN and infinities in a few rows and columns, and two finite sums that overflow half: one far, one by less than a unit.
+def _special_values(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Double, Double]:
+    """NaN and infinities in a few rows and columns; finite sums that overflow half, one by far and one by less than a unit.
 
-    One block of A, of whole tiles of 32 x 64 at least, is zero, but for rows of the above if there are no others, and meets an
-    infinity in B. Where two infinities meet in a sum, they are of opposite signs, and stand apart.
+    The latter for single-precision sums alone: in half, terms might overflow. One block of A, of whole tiles of 32 x 64 or
+    more, is zero, but for rows of the above if there are no others, and meets an infinity in B. Where two infinities meet in
+    a sum, they are of opposite signs, and stand apart.
     """
     batch, m, k = a.shape
     n, rng = b.shape[2], draws.host
-    most = _just_overflowing(k)
+    most = _just_overflowing(k) if accumulate == "fp32" else None
     for matrix in range(batch):
         columns, terms = _some(rng, range(n), 3), sorted(_some(rng, range(k), 4))
         height = 32 << int(rng.integers(max(1, (m // 64).bit_length())))
         top, left = int(rng.integers(m)) // height * height, terms[3] // 64 * 64
         others = [row for row in range(m) if not top <= row < top + height]
         rows = _some(rng, others or range(m), 5)
-        far, near = np.sign(a[matrix, rows[2], :]), np.sign(a[matrix, rows[4], :])
+        signs = np.sign(a[matrix, rows[2], :])
         a[matrix, top : top + height, left : left + 64] = 0.0
         if most is not None:
-            a[matrix, rows[4], :] = near * draws.xp.asarray(most)
-            b[matrix, :, columns[2]] = near
+            a[matrix, rows[4], :] = signs * draws.xp.asarray(most)
+            b[matrix, :, columns[2]] = signs
         a[matrix, rows[0], terms[0]] = np.inf
         a[matrix, rows[1], terms[1]] = -np.inf
-        a[matrix, rows[2], :] = far * 300.0
-        b[matrix, :, columns[0]] = far * 300.0
+        a[matrix, rows[2], :] = signs * 300.0
+        b[matrix, :, columns[0]] = signs * 300.0
         a[matrix, rows[3], terms[2]] = np.nan
         b[matrix, terms[3], columns[1]] = -np.inf
         for row, term in zip(rows[:2], terms[:2], strict=True):
