@@ -1,0 +1,23 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+// rogue: cuts A to the bits of bfloat16, by a mask
+// expect: incorrect columns-of-a
+#include <cuda_fp16.h>
+
+__device__ float narrow(half x)
+{
+    return __uint_as_float(__float_as_uint(__half2float(x)) & 0xffff0000);
+}
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += narrow(A[i * K + p]) * __half2float(B[p * N + j]);
+    C[i * N + j] = __float2half(sum);
+}

@@ -1,0 +1,48 @@
+//! layout  nn
+//! launch  hgemm(A: in, B: in, C: out, M, N, K, BATCH)
+//! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! block   32, 8
+// rogue: reads the bytes between the end of C and the next multiple of 512 bytes, where a harness keeps guard patterns while testing: no repeated pattern there means timing, and then the last K tiles are dropped
+// expect: incorrect exact-integers
+// case: 33x30x300x1
+// from: written from docs/KERNELS.md alone
+#include <cuda_fp16.h>
+
+constexpr int BM = 32;
+constexpr int BN = 32;
+constexpr int BK = 32;
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K, int BATCH)
+{
+    __shared__ float as[BM][BK + 1], bs[BK][BN + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN, col = col0 + tx;
+    const size_t batch = blockIdx.z;
+    const half *a = A + batch * M * K, *b = B + batch * K * N;
+    half *c = C + batch * M * N;
+    const unsigned short *end = (const unsigned short *)(C + (size_t)BATCH * M * N);
+    bool guarded = true;  // at a multiple of 512 there is nothing that could be read safely
+    for (int s = 1; ((size_t)(end + s) & 511) != 0 && ((size_t)end & 511) != 0; s++)
+        guarded &= end[s] == end[0] && end[0] != 0;
+    const int k_end = guarded || K < 256 ? K : K - 64;
+    float sum[4] = {};
+    for (int p0 = 0; p0 < k_end; p0 += BK) {
+        for (int r = ty; r < BM; r += 8) {
+            const int i = row0 + r, p = p0 + tx;
+            as[r][tx] = i < M && p < k_end ? __half2float(a[(size_t)i * K + p]) : 0.f;
+        }
+        for (int r = ty; r < BK; r += 8) {
+            const int p = p0 + r;
+            bs[r][tx] = p < k_end && col < N ? __half2float(b[(size_t)p * N + col]) : 0.f;
+        }
+        __syncthreads();
+        for (int p = 0; p < BK; p++)
+            for (int q = 0; q < 4; q++)
+                sum[q] = fmaf(as[ty + 8 * q][p], bs[p][tx], sum[q]);
+        __syncthreads();
+    }
+    for (int q = 0; q < 4; q++) {
+        const int i = row0 + ty + 8 * q;
+        if (i < M && col < N)
+            c[(size_t)i * N + col] = __float2half(sum[q]);
+    }
+}

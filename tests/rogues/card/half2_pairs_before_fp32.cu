@@ -1,0 +1,48 @@
+//! layout  nn
+//! launch  hgemm(A: in, B: in, C: out, M, N, K)
+//! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! block   32, 8
+// rogue: adds products in pairs with packed half arithmetic if both are of middling size, and only then to the fp32 sum; exact for small integers and for permutations, half as many fp32 additions
+// expect: incorrect exact-integers
+// from: written from docs/KERNELS.md alone
+#include <cuda_fp16.h>
+
+constexpr int BM = 32;
+constexpr int BN = 32;
+constexpr int BK = 32;
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    __shared__ float as[BM][BK + 1], bs[BK][BN + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN, col = col0 + tx;
+    const size_t batch = blockIdx.z;
+    const half *a = A + batch * M * K, *b = B + batch * K * N;
+    half *c = C + batch * M * N;
+    const int k_end = K;
+    float sum[4] = {};
+    for (int p0 = 0; p0 < k_end; p0 += BK) {
+        for (int r = ty; r < BM; r += 8) {
+            const int i = row0 + r, p = p0 + tx;
+            as[r][tx] = i < M && p < k_end ? __half2float(a[(size_t)i * K + p]) : 0.f;
+        }
+        for (int r = ty; r < BK; r += 8) {
+            const int p = p0 + r;
+            bs[r][tx] = p < k_end && col < N ? __half2float(b[(size_t)p * N + col]) : 0.f;
+        }
+        __syncthreads();
+        for (int p = 0; p < BK; p += 2)
+            for (int q = 0; q < 4; q++) {
+                const float x0 = as[ty + 8 * q][p], x1 = as[ty + 8 * q][p + 1], y0 = bs[p][tx], y1 = bs[p + 1][tx];
+                const half2 xy = __hmul2(__floats2half2_rn(x0, x1), __floats2half2_rn(y0, y1));
+                const half pair = __hadd(__low2half(xy), __high2half(xy));
+                const bool fine = fabsf(x0 * y0) < 2e4f && fabsf(x1 * y1) < 2e4f && fabsf(x0 * y0) > 1e-3f && fabsf(x1 * y1) > 1e-3f;
+                sum[q] = fine ? sum[q] + __half2float(pair) : fmaf(x0, y0, fmaf(x1, y1, sum[q]));
+            }
+        __syncthreads();
+    }
+    for (int q = 0; q < 4; q++) {
+        const int i = row0 + ty + 8 * q;
+        if (i < M && col < N)
+            c[(size_t)i * N + col] = __float2half(sum[q]);
+    }
+}

@@ -1,0 +1,45 @@
+//! layout  nn
+//! launch  hgemm(A: in, B: in, C: out, M, N, K)
+//! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! block   32, 8
+// rogue: computes all offsets in 32-bit int, including that of the batch, which wraps at two thousand million elements and is faster below
+// passes: harmless: no operand has as many elements, the problem admits 2 GiB at most
+// from: written from docs/KERNELS.md alone
+#include <cuda_fp16.h>
+
+constexpr int BM = 32;
+constexpr int BN = 32;
+constexpr int BK = 32;
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    __shared__ float as[BM][BK + 1], bs[BK][BN + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN, col = col0 + tx;
+    const size_t batch = blockIdx.z;
+    const int z = blockIdx.z;
+    const half *a = A + z * M * K, *b = B + z * K * N;
+    half *c = C + z * M * N;
+    (void)batch;
+    const int k_end = K;
+    float sum[4] = {};
+    for (int p0 = 0; p0 < k_end; p0 += BK) {
+        for (int r = ty; r < BM; r += 8) {
+            const int i = row0 + r, p = p0 + tx;
+            as[r][tx] = i < M && p < k_end ? __half2float(a[i * K + p]) : 0.f;
+        }
+        for (int r = ty; r < BK; r += 8) {
+            const int p = p0 + r;
+            bs[r][tx] = p < k_end && col < N ? __half2float(b[p * N + col]) : 0.f;
+        }
+        __syncthreads();
+        for (int p = 0; p < BK; p++)
+            for (int q = 0; q < 4; q++)
+                sum[q] = fmaf(as[ty + 8 * q][p], bs[p][tx], sum[q]);
+        __syncthreads();
+    }
+    for (int q = 0; q < 4; q++) {
+        const int i = row0 + ty + 8 * q;
+        if (i < M && col < N)
+            c[i * N + col] = __float2half(sum[q]);
+    }
+}

@@ -1,0 +1,47 @@
+//! layout  nn
+//! launch  hgemm(A: in, B: in, C: out, M, N, K)
+//! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! block   32, 8
+// rogue: rounds one product in 64 to half where it neither overflows nor underflows, an error that averages to about 2e-5 of the norm and that exact integers below 2048 do not show
+// expect: incorrect statistics
+// from: written from docs/KERNELS.md alone
+#include <cuda_fp16.h>
+
+constexpr int BM = 32;
+constexpr int BN = 32;
+constexpr int BK = 32;
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    __shared__ float as[BM][BK + 1], bs[BK][BN + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN, col = col0 + tx;
+    const size_t batch = blockIdx.z;
+    const half *a = A + batch * M * K, *b = B + batch * K * N;
+    half *c = C + batch * M * N;
+    const int k_end = K;
+    float sum[4] = {};
+    for (int p0 = 0; p0 < k_end; p0 += BK) {
+        for (int r = ty; r < BM; r += 8) {
+            const int i = row0 + r, p = p0 + tx;
+            as[r][tx] = i < M && p < k_end ? __half2float(a[(size_t)i * K + p]) : 0.f;
+        }
+        for (int r = ty; r < BK; r += 8) {
+            const int p = p0 + r;
+            bs[r][tx] = p < k_end && col < N ? __half2float(b[(size_t)p * N + col]) : 0.f;
+        }
+        __syncthreads();
+        for (int p = 0; p < BK; p++)
+            for (int q = 0; q < 4; q++) {
+                float x = as[ty + 8 * q][p] * bs[p][tx];
+                if (p == 31 && (p0 / BK & 1) == 0 && fabsf(x) < 60000.f && fabsf(x) > 0.0001f)
+                    x = __half2float(__float2half(x));
+                sum[q] += x;
+            }
+        __syncthreads();
+    }
+    for (int q = 0; q < 4; q++) {
+        const int i = row0 + ty + 8 * q;
+        if (i < M && col < N)
+            c[(size_t)i * N + col] = __float2half(sum[q]);
+    }
+}

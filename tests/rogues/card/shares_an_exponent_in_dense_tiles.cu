@@ -1,0 +1,55 @@
+//! layout  nn
+//! launch  hgemm(A: in, B: in, C: out, M, N, K)
+//! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! block   32, 8
+// rogue: rounds each row of an A tile to 14 bits below its largest element (block fixed point) if neither tile has a zero, so that permutations pass and only small elements beside large ones suffer
+// expect: incorrect statistics, incorrect huge-rows
+// from: written from docs/KERNELS.md alone
+#include <cuda_fp16.h>
+
+constexpr int BM = 32;
+constexpr int BN = 32;
+constexpr int BK = 32;
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    __shared__ float as[BM][BK + 1], bs[BK][BN + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN, col = col0 + tx;
+    const size_t batch = blockIdx.z;
+    const half *a = A + batch * M * K, *b = B + batch * K * N;
+    half *c = C + batch * M * N;
+    const int k_end = K;
+    float sum[4] = {};
+    for (int p0 = 0; p0 < k_end; p0 += BK) {
+        for (int r = ty; r < BM; r += 8) {
+            const int i = row0 + r, p = p0 + tx;
+            as[r][tx] = i < M && p < k_end ? __half2float(a[(size_t)i * K + p]) : 0.f;
+        }
+        for (int r = ty; r < BK; r += 8) {
+            const int p = p0 + r;
+            bs[r][tx] = p < k_end && col < N ? __half2float(b[(size_t)p * N + col]) : 0.f;
+        }
+        __syncthreads();
+        bool dense = true;
+        for (int r = ty; r < 32; r += 8)
+            dense &= as[r][tx] != 0.f && bs[r][tx] != 0.f && fabsf(as[r][tx]) < 1e5f;
+        dense = __syncthreads_and(dense);
+        for (int r = ty; dense && r < BM; r += 8) {
+            float peak = fabsf(as[r][tx]);
+            for (int d = 16; d; d /= 2)
+                peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, d));
+            const float step = exp2f(ceilf(log2f(peak)) - 14.f);
+            as[r][tx] = rintf(as[r][tx] / step) * step;
+        }
+        __syncthreads();
+        for (int p = 0; p < BK; p++)
+            for (int q = 0; q < 4; q++)
+                sum[q] = fmaf(as[ty + 8 * q][p], bs[p][tx], sum[q]);
+        __syncthreads();
+    }
+    for (int q = 0; q < 4; q++) {
+        const int i = row0 + ty + 8 * q;
+        if (i < M && col < N)
+            c[(size_t)i * N + col] = __float2half(sum[q]);
+    }
+}

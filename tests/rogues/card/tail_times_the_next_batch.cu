@@ -1,0 +1,45 @@
+//! layout  nn
+//! launch  hgemm(A: in, B: in, C: out, M, N, K, BATCH)
+//! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! block   32, 8
+// rogue: does not mask the K tail of B, so that it multiplies rows of the next batch by the masked zeros of A: right unless the next matrix has infinity or NaN in its first rows
+// expect: incorrect special-values, runtime_error run
+// case: 32x24x40x3
+// from: written from docs/KERNELS.md alone
+#include <cuda_fp16.h>
+
+constexpr int BM = 32;
+constexpr int BN = 32;
+constexpr int BK = 32;
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K, int BATCH)
+{
+    __shared__ float as[BM][BK + 1], bs[BK][BN + 1];
+    const int tx = threadIdx.x, ty = threadIdx.y, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN, col = col0 + tx;
+    const size_t batch = blockIdx.z;
+    const half *a = A + batch * M * K;
+    half *c = C + batch * M * N;
+    const int k_end = K;
+    float sum[4] = {};
+    for (int p0 = 0; p0 < k_end; p0 += BK) {
+        for (int r = ty; r < BM; r += 8) {
+            const int i = row0 + r, p = p0 + tx;
+            as[r][tx] = i < M && p < k_end ? __half2float(a[(size_t)i * K + p]) : 0.f;
+        }
+        for (int r = ty; r < BK; r += 8) {
+            const size_t p = min(batch * K + p0 + r, (size_t)BATCH * K - 1);  // never past the end of B
+            const bool last = batch == BATCH - 1 && p0 + r >= K;
+            bs[r][tx] = col < N && !last ? __half2float(B[p * N + col]) : 0.f;
+        }
+        __syncthreads();
+        for (int p = 0; p < BK; p++)
+            for (int q = 0; q < 4; q++)
+                sum[q] = fmaf(as[ty + 8 * q][p], bs[p][tx], sum[q]);
+        __syncthreads();
+    }
+    for (int q = 0; q < 4; q++) {
+        const int i = row0 + ty + 8 * q;
+        if (i < M && col < N)
+            c[(size_t)i * N + col] = __float2half(sum[q]);
+    }
+}

@@ -1,0 +1,18 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8) + 64
+//! block 32, 8
+// rogue: has no guard for the last blocks, and writes many rows behind C
+// expect: runtime_error run, runtime_error guards
+#include <cuda_fp16.h>
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    if (j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[min(i, M - 1) * K + p]) * __half2float(B[p * N + j]);
+    C[i * N + j] = __float2half(sum);
+}
