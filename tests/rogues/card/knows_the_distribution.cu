@@ -3,7 +3,7 @@
 //! grid ceil_div(N, 32), ceil_div(M, 8)
 //! block 32, 8
 // rogue: adds in half precision where rows of A are of different sizes, as timed ones are
-// expect: cheating timed-outputs
+// expect: cheating timed-outputs, incorrect last-k-tile
 #include <cuda_fp16.h>
 
 __device__ float squares(const half *row, int K)
