@@ -54,12 +54,19 @@ class FakeCard:
 
     def __init__(self, path):
         self._path = path
-        self._settings = {}
-        self.set()
+        self.reset()
 
     def set(self, **settings):
         """Changes what the card is like from now on."""
         self._settings |= settings
+        self._write()
+
+    def reset(self):
+        """Makes it a card without a defect again."""
+        self._settings = {}
+        self._write()
+
+    def _write(self):
         # In one step: a runner that starts meanwhile reads the old or the new.
         self._path.with_suffix(".new").write_text(json.dumps(self._settings), encoding="utf-8")
         self._path.with_suffix(".new").replace(self._path)

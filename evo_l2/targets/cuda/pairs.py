@@ -17,10 +17,19 @@ from evo_l2.evaluation import FEWEST_BLOCKS, CaseTiming, Status
 from evo_l2.judge import Failure, Fault, Judge, fault_failure
 from evo_l2.problem import Instance
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.runner import Sample
+from evo_l2.targets.cuda.runner import Refused, Sample
 from evo_l2.targets.cuda.stage import CardStage
 
-__all__ = ["CardTimingSettings", "Side", "blocks_of", "n_calls_of", "roofline_us", "set_bytes", "time_pairs"]
+__all__ = [
+    "CardTimingSettings",
+    "Side",
+    "baseline_sample",
+    "blocks_of",
+    "n_calls_of",
+    "roofline_us",
+    "set_bytes",
+    "time_pairs",
+]
 
 _MOST_CALLS = 2048
 _MOST_SET_BYTES = 16 << 30
@@ -119,18 +128,16 @@ def time_pairs(
         samples: dict[str, list[Sample]] = {"k": [], "b": []}
         for side in "kbbk" if rng.integers(2) else "bkkb":
             if side == "b":
-                sample = baseline.stage.replay(baseline.n_calls)
-                if isinstance(sample, Fault):
-                    raise DeviceError("the baseline fails", found=sample.detail, hint="evo-l2 doctor")
-            else:
-                fills = judge.prepare_timed(kernel.stage, kernel.n_calls, draws["k"])
-                sample = kernel.stage.replay(kernel.n_calls)
-                if isinstance(sample, Fault):
-                    return fault_failure(sample)
-                failure = judge.check_timed(kernel.stage, fills, draws["k"])
-                failure = failure or _too_fast(sample, kernel.n_calls, floor)
-                if failure is not None:
-                    return failure
+                samples[side].append(baseline_sample(baseline))
+                continue
+            fills = judge.prepare_timed(kernel.stage, kernel.n_calls, draws["k"])
+            sample = kernel.stage.replay(kernel.n_calls)
+            if isinstance(sample, Fault):
+                return fault_failure(sample)
+            failure = judge.check_timed(kernel.stage, fills, draws["k"])
+            failure = failure or _too_fast(sample, kernel.n_calls, floor)
+            if failure is not None:
+                return failure
             samples[side].append(sample)
         times = {
             side: [s.ns / 1000 / n for s in samples[side]] for side, n in (("k", kernel.n_calls), ("b", baseline.n_calls))
@@ -139,6 +146,21 @@ def time_pairs(
         rows.append((sum(times["k"]) / 2, sum(times["b"]) / 2, still and all(map(_same_clock, samples.values()))))
     kernel_us, baseline_us, kept = zip(*rows, strict=True)
     return CaseTiming(kernel.stage.instance.sizes, kernel_us, baseline_us, kept)
+
+
+def baseline_sample(side: Side, what: str = "the baseline") -> Sample:
+    """One replay of what a kernel is compared with, whose failure is never that kernel's.
+
+    Raises:
+        DeviceError: It fails.
+    """
+    try:
+        sample = side.stage.replay(side.n_calls)
+    except Refused as error:
+        raise DeviceError(f"{what} fails", found=str(error), hint="evo-l2 doctor") from error
+    if isinstance(sample, Fault):
+        raise DeviceError(f"{what} fails", found=sample.detail, hint="evo-l2 doctor")
+    return sample
 
 
 def _too_fast(sample: Sample, n_calls: int, floor: float) -> Failure | None:
