@@ -22,7 +22,7 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
 from experiments.parts import cache_dir
 from experiments.printable import printable
-from experiments.report import bare_in_words, counted, indented
+from experiments.report import bare_in_words, counted, indented, rate_in_words
 
 __all__ = [
     "built_in_words",
@@ -233,7 +233,7 @@ def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> No
     for case in evaluation.session.cases:
         micros = float(np.median(case.kernel_us))
         gflops = problem.work(case.sizes).n_flops / micros / 1e3
-        rate = f"{gflops:.1f} GFLOP/s" if gflops < 1000 else f"{gflops / 1000:.1f} TFLOP/s"
+        rate = rate_in_words(gflops)
         bare = bare_in_words(case.bare_baseline_us)
         base = float(np.median(case.baseline_us))
         console.print(Text(f"{micros:.1f} us a call, {rate}; baseline {base:.1f} us{bare}"), soft_wrap=True)
