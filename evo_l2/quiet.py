@@ -16,8 +16,8 @@ class Quiet:
 
     Args:
         generators: Paused while there is silence.
-        builds_disturb: Whether noise waits for silence to end, and silence for noise. Not so where kernels are timed on a card,
-            by its own clock: builds take the processor alone.
+        builds_disturb: Whether noise waits for silence to end, and silence for noise. Not so where a card's own clock times
+            kernels: builds take the processor alone.
     """
 
     def __init__(self, generators: Sequence[Generator] = (), *, builds_disturb: bool = True) -> None:
