@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +24,7 @@ from evo_l2.targets.cuda.gates import GATES
 from evo_l2.targets.cuda.sass import annotate, read_sass
 from experiments.parts import cache_dir, open_rig
 from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
-from experiments.verifying import problem_of, read_kernel, verify
+from experiments.verifying import named_measures, problem_of, read_kernel, verify
 
 __all__ = ["print_sass", "verify_cuda"]
 
@@ -41,6 +43,8 @@ _GROUPS = {
     "code": ("arch", "code_bytes", "n_entries", "n_instructions", "n_barrier_wait", "n_branch"),
 }  # fmt: skip
 """Facts by subject, in the order in which they are shown; what is in none comes last."""
+_RESOURCES = re.compile(r"ptxas info|ptxas +\.|.*bytes stack frame")
+"""Lines of the compiler's log that say what the facts say."""
 
 
 def verify_cuda(
@@ -62,7 +66,7 @@ def verify_cuda(
         prepared = evaluator.prepare(kernel)
         compiler = evaluator.compiler.builder
     if as_json:
-        print(json.dumps(_plain(prepared, card, compiler), indent=2))
+        print(json.dumps(_plain(problem, prepared, card, compiler), indent=2))
     else:
         _print(problem.title, prepared, card, compiler)
     return prepared.verdict is None
@@ -90,7 +94,9 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
         built = it.compiler.build(kernel, it.environment.identity["arch"])
         if isinstance(built, Verdict):
             hint = f"evo-l2 verify {path} --arch {arch}"
-            raise ConfigurationError(f"{path} does not build", expected="a kernel", found=built.message, hint=hint)
+            raise ConfigurationError(
+                f"{path} does not build", expected="a kernel that compiles", found=built.message, hint=hint
+            )
         sass = read_sass(built.cubin, it.compiler.toolkit.tool("nvdisasm"))
     print(annotate(sass, kernel.source), end="")
 
@@ -98,19 +104,19 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
 def _print(title: str, prepared: Prepared, card: Card, compiler: str) -> None:
     console = Console(highlight=False)
     console.print(Text(title, style="bold"))
-    console.print(Text(f"built by {compiler} for {card.name} ({card.arch}); nothing was run"))
-    resources = dict(prepared.build.resources) if prepared.build is not None else {}
-    for group, names in _GROUPS.items():
-        facts = [f"{name} {_shown(resources.pop(name))}" for name in names if name in resources]
-        if facts:
-            console.print(Text.assemble((f"  {group:11}", "dim"), ", ".join(facts)), soft_wrap=True)
-    if resources:
-        rest = ", ".join(f"{name} {_shown(value)}" for name, value in resources.items())
-        console.print(Text.assemble((f"  {'more':11}", "dim"), rest), soft_wrap=True)
-    if prepared.build is not None and prepared.build.log:
-        for line in prepared.build.log.splitlines()[:12]:
-            console.print(Text.assemble((f"  {'compiler':11}", "dim"), line), soft_wrap=True)
     verdict = prepared.verdict
+    build = prepared.build if verdict is None else verdict.build
+    made = "built" if build is not None and build.machine_code is not None else "to be built"
+    console.print(Text(f"{made} by {compiler} for {card.name} ({card.arch}); nothing was run"))
+    tunables = [f"{t.name} {t.value} of {' '.join(map(str, t.domain))}" for t in prepared.kernel.tunables]
+    _print_row(console, "tunables", tunables)
+    resources = dict(build.resources) if build is not None else {}
+    for group, names in _GROUPS.items():
+        _print_row(console, group, [f"{name} {_shown(resources.pop(name))}" for name in names if name in resources])
+    _print_row(console, "more", [f"{name} {_shown(value)}" for name, value in resources.items()])
+    if prepared.build is not None:
+        for line in [line for line in prepared.build.log.splitlines() if not _RESOURCES.match(line)][:12]:
+            console.print(Text.assemble((f"  {'compiler':11}", "dim"), line), soft_wrap=True)
     if verdict is None:
         console.print(Text.assemble((Status.BUILT.value, "bold green"), ": every gate before the launch was passed"))
         return
@@ -120,11 +126,22 @@ def _print(title: str, prepared: Prepared, card: Card, compiler: str) -> None:
         console.print(Text(f"why it matters: {GATES[verdict.gate]}"), soft_wrap=True)
 
 
+def _print_row(console: Console, name: str, facts: list[str]) -> None:
+    """Facts behind a name, in lines that break between them; nothing where there are none."""
+    # Blanks within a fact are told apart from those between facts by a character that no fact has.
+    text = ", ".join(fact.replace(" ", "\0") for fact in facts)
+    for number, line in enumerate(
+        textwrap.wrap(text, max(40, console.width - 13), break_long_words=False, break_on_hyphens=False)
+    ):
+        head = f"  {name if number == 0 else '':11}"
+        console.print(Text.assemble((head, "dim"), line.replace("\0", " ")), soft_wrap=True)
+
+
 def _shown(value: int | float | str) -> str:
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
 
 
-def _plain(prepared: Prepared, card: Card, compiler: str) -> dict[str, object]:
+def _plain(problem: Hgemm, prepared: Prepared, card: Card, compiler: str) -> dict[str, object]:
     verdict, build = prepared.verdict, prepared.build
     return {
         "digest": prepared.kernel.digest,
@@ -137,7 +154,7 @@ def _plain(prepared: Prepared, card: Card, compiler: str) -> dict[str, object]:
         "message": verdict.message if verdict is not None else None,
         "machine_code": build.machine_code if build is not None else None,
         "resources": dict(build.resources) if build is not None else None,
-        "measures": prepared.measures,
+        "measures": named_measures(problem, "cuda", prepared.measures),
         "log": build.log if build is not None else None,
         "seconds": build.seconds if build is not None else None,
         "run": False,

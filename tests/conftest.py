@@ -1,17 +1,21 @@
-"""Shared by the tests: the instant evaluator of the benchmarks, loaded from its file; the pinned CUDA toolkit and NVRTC."""
+"""Shared by the tests: the instant evaluator of the benchmarks, a cache of builds, the pinned CUDA toolkit, golden texts."""
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from evo_l2.errors import ToolchainError
 from evo_l2.targets.cuda.compiler import CudaCompiler
+from evo_l2.targets.cuda.cubin import read_cubin
+from evo_l2.targets.cuda.sass import parse_sass
 from evo_l2.targets.cuda.toolkit import PINNED_VERSION, find_toolkit
 
 
@@ -24,6 +28,33 @@ def instant():
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def session_cache(tmp_path_factory):
+    """A folder of caches, laid out as XDG_CACHE_HOME is, for tests that want a build and not a certain cache.
+
+    The workers of a session share it: builds are kept by content, and several processes may use one cache at once.
+    """
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+
+
+@dataclass(frozen=True)
+class Unwritable:
+    """A cache that cannot be written, and the folder for temporary files that the embedded model is converted in instead."""
+
+    cache: Path
+    temporary: Path
+
+
+@pytest.fixture(scope="session")
+def embedded_elsewhere(session_cache):
+    """Where a session converts the embedded model, once: it takes twenty seconds."""
+    places = Unwritable(session_cache / "in-the-way", session_cache / "temporary")
+    places.temporary.mkdir(parents=True, exist_ok=True)
+    places.cache.write_text("no folder")
+    return places
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +74,9 @@ def cuda_wheels():
 
 
 @pytest.fixture(scope="session")
-def nvrtc(cuda_wheels, tmp_path_factory):
+def nvrtc(cuda_wheels, session_cache):
     """A compiler by NVRTC, which takes a sixth of the time of nvcc: for tests that want a build and not a certain builder."""
-    with CudaCompiler(cuda_wheels, tmp_path_factory.mktemp("nvrtc"), builder="nvrtc") as compiler:
+    with CudaCompiler(cuda_wheels, session_cache / "evo-l2" / "cuda", builder="nvrtc") as compiler:
         yield compiler
 
 
@@ -107,11 +138,49 @@ def shared_card(tmp_path_factory):
         yield card
 
 
+class Goldens:
+    """What real tools made of the kernels in `golden/cuda/`.
+
+    They are of toolkit 13.2.86: cubin and log by `nvcc -cubin -arch=A -Xptxas -v`, `res_usage` by `cuobjdump -res-usage`,
+    `sass` by `nvdisasm -c -gi -ndf` of a build with `-lineinfo`, folders taken out of the names of files; `constants` by
+    NVRTC.
+    """
+
+    folder = Path(__file__).parent / "golden" / "cuda"
+    listed = sorted(path.name.removesuffix(".sass.txt") for path in folder.glob("*.sass.txt"))
+    """Kernels with their architectures, such as `tiles.sm_80`, of which there is a listing."""
+    built = sorted(path.name.removesuffix(".ptxas.txt") for path in folder.glob("*.ptxas.txt"))
+    """Of which there is a log."""
+
+    def text(self, name):
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    @functools.cache  # noqa: B019
+    def sass(self, name):
+        return parse_sass(self.text(f"{name}.sass.txt"))
+
+    def cubin(self, name):
+        return read_cubin(self.folder / f"{name}.cubin")
+
+
+@pytest.fixture(scope="session")
+def goldens():
+    """The golden texts and cubins of CUDA."""
+    return Goldens()
+
+
+def pytest_generate_tests(metafunc):
+    """`golden_listing` is the name of each golden kernel that has a listing, `golden_build` of each that has a log."""
+    for name, values in (("golden_listing", Goldens.listed), ("golden_build", Goldens.built)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, values)
+
+
 ALONE = {
     "test_bad_input", "test_cli", "test_cpu_blas", "test_cpu_runner", "test_docs", "test_python_docs", "test_rogues_cpu",
     "test_run", "test_seeds_cpu", "test_soak_hostile",
 }  # fmt: skip
-"""Files whose tests time kernels on this machine, or expect that it holds still."""
+"""Files whose tests time kernels on this machine, or expect that it holds still; those marked `beside` do not."""
 
 
 LONG = {
@@ -126,7 +195,7 @@ LONG = {
 def pytest_collection_modifyitems(items):
     """Marks what must not run beside other tests, and leaves the longest to `make soak`."""
     for item in items:
-        if item.path.stem in ALONE:
+        if item.path.stem in ALONE and item.get_closest_marker("beside") is None:
             item.add_marker(pytest.mark.alone)
         if (item.path.stem, item.originalname) in LONG:
             item.add_marker(pytest.mark.slow)

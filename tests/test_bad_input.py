@@ -30,9 +30,9 @@ LONG = (*TINY, "--set=budget.evaluations=400", "--set=budget.wall_s=60")
 
 
 @pytest.fixture(scope="module")
-def environ(tmp_path_factory):
-    """An environment with a cache of its own, shared by the module's tests."""
-    return {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "COLUMNS": "100"}
+def environ(session_cache):
+    """An environment with the session's cache."""
+    return {**os.environ, "XDG_CACHE_HOME": str(session_cache), "COLUMNS": "100"}
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,7 @@ def test_the_archive_of_another_problem_is_no_recording_and_no_run_to_go_on_with
 # --- kernels and compilers --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.beside
 def test_a_launch_that_does_not_parse_is_shown_with_its_place(tmp_path, environ):
     path = tmp_path / "sideways.c"
     path.write_text("//! layout nn\n//! launch hgemm(A: in, B: sideways, C: out)\nvoid hgemm(void) {}\n")
@@ -131,10 +132,12 @@ def test_a_launch_that_does_not_parse_is_shown_with_its_place(tmp_path, environ)
     assert not (tmp_path / "x.db").exists()
 
 
+@pytest.mark.beside
 def test_a_file_without_end_is_no_kernel(environ):
     assert "too long for a kernel" in complaint("verify", "/dev/zero", environ=environ, status=2)
 
 
+@pytest.mark.beside
 def test_a_compiler_without_its_parts_is_one_line_with_what_to_install(tmp_path, environ):
     compiler = shutil.which("gcc") or shutil.which("clang")
     (tmp_path / "gcc").symlink_to(compiler)
@@ -229,6 +232,7 @@ needs_openai = pytest.mark.skipif(find_spec("openai") is None, reason="needs the
 
 
 @needs_openai
+@pytest.mark.beside
 def test_a_server_that_is_down_is_one_line_with_what_to_try(tmp_path, environ):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -247,6 +251,7 @@ def test_a_server_that_is_down_is_one_line_with_what_to_try(tmp_path, environ):
     ],
     ids=["slow", "a web page"],
 )
+@pytest.mark.beside
 def test_a_server_that_does_not_answer_as_it_should_is_one_line(behaviour, words, tmp_path, environ):
     with serving(behaviour) as url:
         line = complaint("run", "smoke", *of_server(url), "--db", tmp_path / "x.db", environ=environ)

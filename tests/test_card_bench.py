@@ -304,14 +304,9 @@ SHAPE = (32, 24, 40, 1)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def rig(cuda_wheels, shared_card, cache):
+def rig(cuda_wheels, shared_card, session_cache):
     timing = CardTimingSettings(blocks=8, final_blocks=8, sample_us=100.0)
-    folder, names = cache / "evo-l2" / "cuda", ("cublas",)
+    folder, names = session_cache / "evo-l2" / "cuda", ("cublas",)
     with Rig(folder, find_card("A100"), builder="nvrtc", timing=timing, baselines=names) as it:
         yield it
 
@@ -365,9 +360,9 @@ def test_a_library_that_fails_while_it_is_timed_is_never_the_kernels_fault(rig, 
     rig.baselines.close()
 
 
-def test_the_command_prints_and_writes_what_it_measured(fake_card, no_card, cuda_wheels, cache, monkeypatch):
+def test_the_command_prints_and_writes_what_it_measured(fake_card, no_card, cuda_wheels, session_cache, monkeypatch):
     (no_card / "bin" / "nvidia-smi").write_text("#!/bin/sh\ncase $1 in *name,*) echo 'NVIDIA A100-SXM4-80GB, 8.0';; esac\n")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(session_cache))
     monkeypatch.setattr("evo_l2.targets.cuda.baselines.baseline_names", lambda: ("torch", "cublas"))
     files = {option: no_card / option for option in ("csv", "json-to", "cuda-l2")}
     options = [word for option, path in files.items() for word in (f"--{option}", str(path))]

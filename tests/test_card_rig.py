@@ -31,13 +31,15 @@ SEED = np.random.SeedSequence(1)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def opened(cuda_wheels, shared_card, cache):
-    with Rig(cache, find_card("A100"), builder="nvrtc", timing=TIMING, call_s=0.3, baselines=("cublas",)) as rig:
+def opened(cuda_wheels, shared_card, session_cache):
+    with Rig(
+        session_cache / "evo-l2" / "cuda",
+        find_card("A100"),
+        builder="nvrtc",
+        timing=TIMING,
+        call_s=0.3,
+        baselines=("cublas",),
+    ) as rig:
         yield rig
 
 
@@ -202,25 +204,25 @@ def test_a_fresh_process_is_a_fresh_process_and_faults_leave_no_descriptors(rig,
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_is_missing_or_does_not_fit_is_said_before_anything_is_started(card, cuda_wheels, cache, monkeypatch):
+def test_what_is_missing_or_does_not_fit_is_said_before_anything_is_started(card, cuda_wheels, session_cache, monkeypatch):
     with pytest.raises(DeviceError, match="the run is for another card"):
-        Rig(cache, find_card("H200"))
+        Rig(session_cache / "evo-l2" / "cuda", find_card("H200"))
     with pytest.raises(DeviceError, match="CUDA device 1"):
-        Rig(cache, find_card("A100"), 1)
+        Rig(session_cache / "evo-l2" / "cuda", find_card("A100"), 1)
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(ToolchainError, match="expected cupy"):
-        Rig(cache, find_card("A100"))
+        Rig(session_cache / "evo-l2" / "cuda", find_card("A100"))
 
 
 # --- baselines --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def both(cuda_wheels, card, cache):
+def both(cuda_wheels, card, session_cache):
     """A rig with two libraries."""
     card.set(cublas_us=20.0, cublaslt_us=15.0)
     names = ("cublas", "cublaslt")
-    with Rig(cache, find_card("A100"), builder="nvrtc", timing=TIMING, baselines=names) as rig:
+    with Rig(session_cache / "evo-l2" / "cuda", find_card("A100"), builder="nvrtc", timing=TIMING, baselines=names) as rig:
         yield rig
 
 

@@ -34,9 +34,9 @@ void hgemm(const _Float16 *A, const _Float16 *B, _Float16 *C, int M, int N, int 
 
 
 @pytest.fixture(scope="module")
-def environ(tmp_path_factory):
-    """An environment with a cache of its own, shared by the module's tests."""
-    return {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "COLUMNS": "100"}
+def environ(session_cache):
+    """An environment with the session's cache."""
+    return {**os.environ, "XDG_CACHE_HOME": str(session_cache), "COLUMNS": "100"}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,7 @@ def n_candidates(path):
         (["presets", "quikstart"], "no such preset"),
     ],
 )
+@pytest.mark.beside
 def test_a_mistake_of_the_user_is_one_line_and_status_two(arguments, words, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert words in complaint(*arguments, status=2)
@@ -116,6 +117,7 @@ def test_files_that_are_no_kernels_are_refused_with_their_name(tmp_path):
         assert name in complaint("verify", tmp_path / name, status=2)
 
 
+@pytest.mark.beside
 def test_a_missing_compiler_is_one_line_with_the_command_to_type(environ, tmp_path):
     done = evo("run", "smoke", "--db", tmp_path / "x.db", environ={**environ, "PATH": str(tmp_path), "CC": ""})
     assert done.returncode == 1
@@ -123,6 +125,7 @@ def test_a_missing_compiler_is_one_line_with_the_command_to_type(environ, tmp_pa
     assert "apt-get install" in done.stderr
 
 
+@pytest.mark.beside
 def test_a_cache_that_cannot_be_written_is_one_line(environ, tmp_path):
     done = evo("run", "smoke", "--db", tmp_path / "x.db", environ={**environ, "XDG_CACHE_HOME": "/proc/none"})
     assert done.returncode == 1
@@ -130,6 +133,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(environ, tmp_path):
     assert "/proc/none" in done.stderr
 
 
+@pytest.mark.beside
 def test_an_archive_that_cannot_be_written_is_one_line(environ):
     done = evo("run", "smoke", "--db", "/proc/none.db", environ=environ)
     assert done.returncode == 1
@@ -142,6 +146,7 @@ def test_tracebacks_show_on_request(tmp_path):
     assert type(done.exception).__name__ == "StorageError"
 
 
+@pytest.mark.beside
 def test_a_package_of_another_distribution_is_reported(environ, tmp_path):
     """A top-level package `archive` that Python finds first stops every command, and `doctor` says where it is."""
     (tmp_path / "archive").mkdir()
@@ -172,6 +177,7 @@ def test_presets_lists_each_with_its_purpose_and_every_key():
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.beside
 def test_keys_fit_any_width_each_with_its_default_beside_it_and_its_meaning_below(width):
     done = CliRunner().invoke(main, ["presets", "--keys"], env={"COLUMNS": str(width)})
     lines = done.stdout.splitlines()
@@ -182,6 +188,7 @@ def test_keys_fit_any_width_each_with_its_default_beside_it_and_its_meaning_belo
     assert all(line == line.rstrip() for line in lines)
 
 
+@pytest.mark.beside
 def test_a_dry_run_estimates_and_makes_no_archive(tmp_path):
     path = tmp_path / "dry.db"
     options = ["--db", str(path), "--dry-run", "--json", "--set", "generator={kind: server, model: m, base_url: 'http://x'}"]
@@ -241,6 +248,7 @@ def test_verify_names_every_stage_of_a_right_kernel(environ):
     assert all(ok for name, ok in stages.items() if name != "timing")
 
 
+@pytest.mark.beside
 def test_verify_says_where_a_wrong_kernel_failed_and_what_was_not_reached(environ, tmp_path):
     path = tmp_path / "zeros.c"
     path.write_text(WRONG)
@@ -254,6 +262,7 @@ def test_verify_says_where_a_wrong_kernel_failed_and_what_was_not_reached(enviro
     assert max(len(line) for line in lines[lines.index("built:") :]) <= 100
 
 
+@pytest.mark.beside
 def test_verify_shows_the_compilers_words(environ, tmp_path):
     path = tmp_path / "broken.c"
     path.write_text(WRONG.replace("= 0;", "= 0"))
@@ -277,6 +286,7 @@ def test_doctor_finds_a_known_good_kernel_to_pass(environ):
     assert all(finding["mend"] for finding in findings.values() if finding["ok"] is None and "extra" in finding["what"])
 
 
+@pytest.mark.beside
 def test_doctor_without_a_compiler_fails_and_says_what_to_type(environ, tmp_path):
     done = evo("doctor", environ={**environ, "PATH": str(tmp_path), "CC": ""})
     assert done.returncode == 1

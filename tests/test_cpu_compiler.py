@@ -28,7 +28,7 @@ BODY = f"{ENTRY}\n{{\n    for (int i = 0; i < M * N; i++)\n        C[i] = A[i % 
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
-    return Compiler(find_toolchain(), tmp_path_factory.mktemp("cache"), cpu_s=4)
+    return Compiler(find_toolchain(), tmp_path_factory.mktemp("cache"), cpu_s=2, wall_s=12.0)
 
 
 def kernel(text="", body=BODY, header=HEADER):
@@ -383,11 +383,11 @@ def test_messages_hold_nothing_that_a_terminal_obeys():
 
 @pytest.mark.parametrize("piece", ["/", "ld", "ld:", "/a", "x:1:", "a\x1b"])
 def test_no_message_takes_long_to_read(piece):
-    begin = time.monotonic()
+    begin = time.process_time()
     for text in (piece * (200_000 // len(piece)), (piece * (990 // len(piece)) + "\n") * 200):
         assert len(messages.errors_first(text, "/b")) <= messages.LONGEST_LOG
         messages.blames_source(text)
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_a_string_that_the_compiler_repeats_reaches_no_terminal(compiler):

@@ -298,9 +298,9 @@ def test_objects_with_too_much_in_them_are_refused_unread(compiler, tmp_path, te
     source, product = tmp_path / "c.c", tmp_path / "c.o"
     source.write_text(text)
     subprocess.run([compiler.toolchain.compiler, "-c", "-fPIC", "-O0", source, "-o", product], check=True)
-    begin = time.monotonic()
+    begin = time.process_time()
     assert says in measure_object(product)
-    assert time.monotonic() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_code_without_measure_is_refused(compiler):

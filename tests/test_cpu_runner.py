@@ -78,6 +78,18 @@ def test_every_set_is_computed_once_in_place(binary: Path, build: Build) -> None
         assert [runner.damaged_guard(index) for index in range(3)] == [None] * 3
 
 
+def test_sets_in_a_row_are_seen_stacked(binary: Path, build: Build) -> None:
+    with open_runner(binary, build(SCALE)) as runner:
+        runner.stacked(1, 2, "X", "float32", (10, N // 10))[:] = np.arange(2 * N).reshape(2, 10, -1)
+        runner.run(first_set=1, n_calls=2)
+        np.testing.assert_array_equal(runner.array(2, "Y", "float32", (N,)), 7 * np.arange(N, 2 * N))
+        np.testing.assert_array_equal(runner.stacked(1, 2, "Y", "float32", (N,)).ravel(), 7 * np.arange(2 * N))
+        assert [runner.damaged_guard(index) for index in range(3)] == [None] * 3
+        for first, n_sets, name in ((2, 2, "X"), (-1, 1, "X"), (0, 0, "X"), (0, 1, "Z"), (0, 2, "W")):
+            with pytest.raises(KeyError):
+                runner.stacked(first, n_sets, name, "float32", (1,))
+
+
 def test_the_clock_counts_every_call(binary: Path, build: Build) -> None:
     with open_runner(binary, build("for (volatile long i = 0; i < 4000000; i++);")) as runner:
         one = min(runner.run(0, 1).ns or 0 for _ in range(5))

@@ -249,16 +249,16 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_text_takes_long_to_screen(name):
-    begin = time.monotonic()
+    begin = time.process_time()
     refused(HOSTILE[name])
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize("text", ["__attribute__((", "__attribute__((hot)) ", ";", "[", "(", "a ", '"', "'\"'"])
 def test_no_expanded_text_takes_long_to_screen(text):
-    begin = time.monotonic()
+    begin = time.process_time()
     screen_preprocessed([Line(1, text * ((1 << 20) // len(text)))])
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20
 
 
 def test_comments_go_and_strings_stay():

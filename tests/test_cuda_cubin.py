@@ -1,15 +1,9 @@
-"""What is read from a cubin's ELF and from ptxas's log, against what the tools report.
-
-The files in `golden/cuda/` are what real tools made of the kernels there. They are of toolkit 13.2.86: cubin and log by
-`nvcc -cubin -arch=A -Xptxas -v`, `res_usage` by `cuobjdump -res-usage`, `sass` by `nvdisasm -c -gi -ndf` of a build with
-`-lineinfo`, folders taken out of the names of files; `constants` by NVRTC.
-"""
+"""What is read from a cubin's ELF and from ptxas's log, against what the tools report."""
 
 import dataclasses
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -24,24 +18,8 @@ from evo_l2.targets.cuda.resources import (
 )
 from evo_l2.targets.cuda.sass import (
     instruction_class,
-    parse_sass,
     read_sass,
 )
-
-GOLDEN = Path(__file__).parent / "golden" / "cuda"
-BUILT = sorted(path.name.removesuffix(".ptxas.txt") for path in GOLDEN.glob("*.ptxas.txt"))
-
-
-def text(name):
-    return (GOLDEN / name).read_text(encoding="utf-8")
-
-
-def sass(name):
-    return parse_sass(text(f"{name}.sass.txt"))
-
-
-def cubin(name):
-    return read_cubin(GOLDEN / f"{name}.cubin")
 
 
 def res_usage(listing):
@@ -76,26 +54,27 @@ def compare(code, usage, log):
             assert said.constant_bytes.items() <= entry.constant_bytes.items()
 
 
-@pytest.mark.parametrize("name", BUILT)
-def test_resources_in_the_elf_are_those_that_the_tools_report(name):
-    compare(cubin(name), text(f"{name}.res_usage.txt"), text(f"{name}.ptxas.txt"))
-    assert cubin(name).arch == name.partition(".")[2]
+def test_resources_in_the_elf_are_those_that_the_tools_report(goldens, golden_build):
+    compare(
+        goldens.cubin(golden_build), goldens.text(f"{golden_build}.res_usage.txt"), goldens.text(f"{golden_build}.ptxas.txt")
+    )
+    assert goldens.cubin(golden_build).arch == golden_build.partition(".")[2]
 
 
 @pytest.mark.parametrize("name", ["tiles.sm_80", "tiles.sm_86", "tiles.sm_90a", "tiles.sm_100a"])
-def test_arguments_bounds_and_functions_are_read(name):
-    code = cubin(name)
+def test_arguments_bounds_and_functions_are_read(goldens, name):
+    code = goldens.cubin(name)
     entry = code.entries["tiles"]
     assert entry.parameters == (*(Parameter(8 * i, 8) for i in range(3)), *(Parameter(24 + 4 * i, 4) for i in range(3)))
     assert (entry.max_threads, entry.n_barriers, entry.static_shared_bytes, entry.cluster) == (128, 1, 2048, None)
     assert code.functions == ("$tiles$_Z5scalefi",)
     assert code.undefined == ()
-    assert entry.code_bytes == code.code_bytes == 16 * len(sass(name).instructions)
+    assert entry.code_bytes == code.code_bytes == 16 * len(goldens.sass(name).instructions)
 
 
 @pytest.mark.parametrize("name", ["odd.sm_90a", "odd.sm_100a"])
-def test_large_arguments_and_clusters_are_read(name):
-    code = cubin(name)
+def test_large_arguments_and_clusters_are_read(goldens, name):
+    code = goldens.cubin(name)
     assert code.entries["clustered"].parameters == (Parameter(0, 4800), Parameter(4800, 8))
     assert code.entries["clustered"].cluster == (2, 1, 1)
     assert code.entries["recursive"].cluster is None
@@ -103,8 +82,8 @@ def test_large_arguments_and_clusters_are_read(name):
     assert code.undefined == ("vprintf",)
 
 
-def test_tensor_maps_are_arguments_of_128_bytes():
-    parameters = cubin("tma.sm_90a").entries["tma"].parameters
+def test_tensor_maps_are_arguments_of_128_bytes(goldens):
+    parameters = goldens.cubin("tma.sm_90a").entries["tma"].parameters
     assert [p.size for p in parameters] == [128, 128, 8, 4]
     assert parameters[1].offset - parameters[0].offset == 128
 
@@ -115,23 +94,23 @@ def test_required_blocks_are_read(nvrtc):
     assert (entry.required_block, entry.max_threads) == ((8, 4, 2), 64)
 
 
-def test_globals_are_told_from_constants():
-    symbols = {s.name: s for s in cubin("naive.sm_80").symbols}
+def test_globals_are_told_from_constants(goldens):
+    symbols = {s.name: s for s in goldens.cubin("naive.sm_80").symbols}
     assert {name for name, s in symbols.items() if s.writable} == {"calls", "memo", "fixed"}
     assert (symbols["scales"].section, symbols["scales"].size, symbols["scales"].writable) == (".nv.constant3", 16, False)
     assert (symbols["memo"].section, symbols["memo"].size) == (".nv.global.init", 128)
     assert symbols["calls"].section == ".nv.global"
 
 
-def test_a_constant_that_nvrtc_keeps_as_a_variable_is_no_writable_global_when_it_is_unused():
-    code = cubin("constants.sm_80")
+def test_a_constant_that_nvrtc_keeps_as_a_variable_is_no_writable_global_when_it_is_unused(goldens):
+    code = goldens.cubin("constants.sm_80")
     assert {"UNUSED", "ZERO", "UNUSED_TABLE", "PLAIN", "never", "calls"} < {s.name for s in code.symbols}
-    finished = complete(code, sass("constants.sm_80"))
+    finished = complete(code, goldens.sass("constants.sm_80"))
     assert {s.name for s in finished.symbols if s.writable} == {"TABLE", "calls", "_ZZ9constantsE4memo"}
 
 
-def test_a_table_of_addresses_that_is_indexed_counts_as_use_of_all():
-    code, listing = cubin("constants.sm_80"), sass("constants.sm_80")
+def test_a_table_of_addresses_that_is_indexed_counts_as_use_of_all(goldens):
+    code, listing = goldens.cubin("constants.sm_80"), goldens.sass("constants.sm_80")
     indexed = dataclasses.replace(listing.functions["constants"][0], operands="R2, c[0x4][R3+0x8]")
     used = complete(code, dataclasses.replace(listing, functions={"constants": (indexed,)}))
     assert {s.name for s in used.symbols if s.writable} == {s.name for s in code.symbols}
@@ -146,8 +125,8 @@ def test_what_is_no_cubin_is_one_clear_error(tmp_path, content):
         read_cubin(path)
 
 
-def test_a_damaged_cubin_is_an_error_or_a_reading_and_nothing_else(tmp_path):
-    whole = (GOLDEN / "tiles.sm_80.cubin").read_bytes()
+def test_a_damaged_cubin_is_an_error_or_a_reading_and_nothing_else(goldens, tmp_path):
+    whole = (goldens.folder / "tiles.sm_80.cubin").read_bytes()
     path = tmp_path / "kernel.cubin"
     for at in range(0, len(whole), 97):
         for data in (whole[:at], whole[:at] + b"\xff" * 8 + whole[at + 8 :]):
@@ -167,25 +146,25 @@ def test_an_object_of_another_machine_is_refused(tmp_path):
         read_cubin(tmp_path / "a.o")
 
 
-def test_spills_are_read_from_the_log():
-    usage = parse_usage(text("spills.sm_80.ptxas.txt"))["spills"]
+def test_spills_are_read_from_the_log(goldens):
+    usage = parse_usage(goldens.text("spills.sm_80.ptxas.txt"))["spills"]
     assert (usage.is_entry, usage.n_registers, usage.stack_bytes) == (True, 24, 240)
     assert (usage.spill_store_bytes, usage.spill_load_bytes) == (444, 540)
 
 
-def test_a_device_function_has_a_row_of_its_own_and_its_spills_are_the_entrys(cuda_wheels):
-    usage = parse_usage(text("odd.sm_90a.ptxas.txt"))
+def test_a_device_function_has_a_row_of_its_own_and_its_spills_are_the_entrys(goldens, cuda_wheels):
+    usage = parse_usage(goldens.text("odd.sm_90a.ptxas.txt"))
     assert (usage["_Z4deepi"].is_entry, usage["_Z4deepi"].n_registers) == (False, None)
     assert (usage["recursive"].cumulative_stack_bytes, usage["_Z4deepi"].stack_bytes) == (8, 152)
-    path = GOLDEN / "odd.sm_90a.cubin"
-    code = complete(read_cubin(path), read_sass(path, cuda_wheels.tool("nvdisasm")), text("odd.sm_90a.ptxas.txt"))
+    path = goldens.folder / "odd.sm_90a.cubin"
+    code = complete(read_cubin(path), read_sass(path, cuda_wheels.tool("nvdisasm")), goldens.text("odd.sm_90a.ptxas.txt"))
     deep = usage["_Z4deepi"]
     assert code.entries["recursive"].spill_bytes == deep.spill_store_bytes + deep.spill_load_bytes > 0
     assert code.entries["clustered"].spill_bytes == 0
 
 
-def test_without_a_log_spills_are_unknown():
-    assert complete(cubin("tiles.sm_80"), sass("tiles.sm_80")).entries["tiles"].spill_bytes is None
+def test_without_a_log_spills_are_unknown(goldens):
+    assert complete(goldens.cubin("tiles.sm_80"), goldens.sass("tiles.sm_80")).entries["tiles"].spill_bytes is None
     assert parse_usage("nothing\n42 bytes stack frame, 1 bytes spill stores, 1 bytes spill loads\n") == {}
 
 
@@ -204,10 +183,10 @@ def test_logs_of_nvrtc_and_with_warnings_are_read():
     assert usage.constant_bytes == {0: 400, 2: 8}
 
 
-def test_spills_in_machine_code_are_those_that_ptxas_reports():
-    usage = parse_usage(text("spills.sm_80.ptxas.txt"))["spills"]
-    assert local_traffic_bytes(sass("spills.sm_80").instructions) == (usage.spill_store_bytes, usage.spill_load_bytes)
-    assert local_traffic_bytes(sass("tiles.sm_80").instructions) == (0, 0)
+def test_spills_in_machine_code_are_those_that_ptxas_reports(goldens):
+    usage = parse_usage(goldens.text("spills.sm_80.ptxas.txt"))["spills"]
+    assert local_traffic_bytes(goldens.sass("spills.sm_80").instructions) == (usage.spill_store_bytes, usage.spill_load_bytes)
+    assert local_traffic_bytes(goldens.sass("tiles.sm_80").instructions) == (0, 0)
 
 
 def check_against_the_tools(path, log, toolkit):
@@ -220,14 +199,14 @@ def check_against_the_tools(path, log, toolkit):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize(("name", "entry"), [("tiles", "tiles"), ("odd", "recursive")])
-def test_the_installed_tools_agree_with_the_reader(nvrtc, name, entry, arch):
-    made = build(nvrtc, text(f"{name}.cu").replace("#include <stdio.h>\n", ""), entry, arch)
+def test_the_installed_tools_agree_with_the_reader(goldens, nvrtc, name, entry, arch):
+    made = build(nvrtc, goldens.text(f"{name}.cu").replace("#include <stdio.h>\n", ""), entry, arch)
     check_against_the_tools(made.cubin, made.log, nvrtc.toolkit)
 
 
 @pytest.mark.parametrize(("name", "arch"), [("tiles", "sm_80"), ("odd", "sm_90a")])
-def test_the_installed_tools_agree_with_the_reader_on_what_nvcc_makes(cuda_wheels, tmp_path, name, arch):
-    (tmp_path / "kernel.cu").write_text(text(f"{name}.cu"), encoding="utf-8")
+def test_the_installed_tools_agree_with_the_reader_on_what_nvcc_makes(goldens, cuda_wheels, tmp_path, name, arch):
+    (tmp_path / "kernel.cu").write_text(goldens.text(f"{name}.cu"), encoding="utf-8")
     command = [cuda_wheels.nvcc, "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-lineinfo", "kernel.cu", "-o", "kernel.cubin"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -13,22 +13,7 @@ from elftools.elf.elffile import ELFFile
 from evo_l2.kernel import Kernel
 from evo_l2.targets.cuda.compiler import CudaBuilt
 from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.sass import machine_code_digest, parse_sass, read_sass
-
-GOLDEN = Path(__file__).parent / "golden" / "cuda"
-
-
-def text(name):
-    return (GOLDEN / name).read_text(encoding="utf-8")
-
-
-def sass(name):
-    return parse_sass(text(f"{name}.sass.txt"))
-
-
-def cubin(name):
-    return read_cubin(GOLDEN / f"{name}.cubin")
-
+from evo_l2.targets.cuda.sass import machine_code_digest, read_sass
 
 BODY = """\
 __constant__ float scale[2] = {1.0f, 2.0f};
@@ -123,9 +108,9 @@ def test_the_digest_differs_with_what_runs(nvrtc, plain, digest, old, new):
     assert digest(build(nvrtc, BODY.replace(old, new, 1))) != digest(plain)
 
 
-def test_the_digest_differs_when_any_one_instruction_differs(tmp_path):
-    path = GOLDEN / "tiles.sm_80.cubin"
-    listing, code = sass("tiles.sm_80"), read_cubin(path)
+def test_the_digest_differs_when_any_one_instruction_differs(goldens, tmp_path):
+    path = goldens.folder / "tiles.sm_80.cubin"
+    listing, code = goldens.sass("tiles.sm_80"), read_cubin(path)
     expected = machine_code_digest(listing, code)
     data = path.read_bytes()
     with path.open("rb") as file:
@@ -154,12 +139,12 @@ def test_the_digest_is_of_one_architecture(nvrtc, plain, digest):
     assert digest(build(nvrtc, BODY, "sm_86")) != digest(plain)
 
 
-def test_an_unused_constant_of_nvrtc_does_not_change_the_digest():
-    listing = sass("constants.sm_80")
-    one, other = cubin("constants.sm_80"), cubin("constants_other.sm_80")
+def test_an_unused_constant_of_nvrtc_does_not_change_the_digest(goldens):
+    listing = goldens.sass("constants.sm_80")
+    one, other = goldens.cubin("constants.sm_80"), goldens.cubin("constants_other.sm_80")
     assert one.symbols != other.symbols
     assert machine_code_digest(listing, one) == machine_code_digest(listing, other)
 
 
-def test_a_golden_digest_does_not_drift():
-    assert machine_code_digest(sass("tiles.sm_80"), cubin("tiles.sm_80"))[:16] == "8c10afd58310d9f8"
+def test_a_golden_digest_does_not_drift(goldens):
+    assert machine_code_digest(goldens.sass("tiles.sm_80"), goldens.cubin("tiles.sm_80"))[:16] == "8c10afd58310d9f8"

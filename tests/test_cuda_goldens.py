@@ -92,6 +92,12 @@ def make(compiler, kernel, arch):
     )
 
 
+@pytest.fixture(scope="module", params=SEEDS)
+def name(request):
+    """Each seed. Tests of one follow one another, so that a worker makes and reads the builds of its own seeds alone."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
 def builds(nvrtc):
     """A function from seed and architecture to what became of it; each is made once."""
@@ -169,7 +175,6 @@ def test_there_is_a_golden_text_of_every_seed_and_architecture():
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
 
 
-@pytest.mark.parametrize("name", SEEDS)
 def test_the_two_tools_of_a_golden_text_agree(name):
     for arch, parts in golden(name).items():
         usage, rows = parse_usage(parts["ptxas -v"]), rows_of(parts)
@@ -198,7 +203,6 @@ def test_the_whole_listing_is_that_of_the_golden_text():
 # --- with the pinned toolkit --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SEEDS)
 def test_what_is_built_is_what_the_golden_text_says(name, nvrtc, builds):
     made = builds(name)
     text = rendered(name, nvrtc.builder, made)
@@ -213,7 +217,6 @@ def test_what_is_built_is_what_the_golden_text_says(name, nvrtc, builds):
     assert text == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", SEEDS)
 def test_the_readers_facts_are_the_numbers_of_the_tools(name, builds):
     for arch, one in builds(name).items():
         parts, sass, usage = one.parts, one.sass, parse_usage(one.built.log)
@@ -232,9 +235,14 @@ def test_the_readers_facts_are_the_numbers_of_the_tools(name, builds):
         assert not [symbol.name for symbol in code.symbols if symbol.writable]
 
 
-@pytest.mark.parametrize("name", SEEDS)
 def test_instructions_are_counted_as_in_the_disassembly(name, builds):
-    kinds = {"naive": "none", "tiled": "none", "hopper": "wgmma fp32", "mma_f16": "wmma/mma fp16"}
+    kinds = {
+        "naive": "none",
+        "tiled": "none",
+        "hopper": "wgmma fp32",
+        "hopper_splitk": "wgmma fp32",
+        "mma_f16": "wmma/mma fp16",
+    }
     idea = name.rpartition("_")[0]
     for arch, one in builds(name).items():
         sass, number = one.sass, by_base(one.parts)
@@ -245,7 +253,7 @@ def test_instructions_are_counted_as_in_the_disassembly(name, builds):
             "n_local_store": 0, "n_narrow": 0,
         }  # fmt: skip
         assert {key: facts[key] for key in expected} == expected
-        assert facts["n_global_store"] == number["STG"] > 0
+        assert facts["n_global_store"] == number["STG"] + number["ST"] > 0  # a cluster's memory has generic addresses
         assert {i.opcode for i in sass.instructions if instruction_class(i) == "other"} == set()
         assert sum(instruction_mix(sass.instructions).values()) == sum(number.values()) - number["NOP"]
         assert facts["matrix_kind"] == kinds.get(idea, "wmma/mma fp32"), arch

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.evaluation import Status
@@ -20,7 +21,7 @@ from evo_l2.targets.cuda.compiler import CudaCompiler
 from evo_l2.targets.cuda.devices import Device, choose_card, present_devices
 from evo_l2.targets.cuda.inspection import inspect
 from evo_l2.targets.cuda.prepare import prepare
-from evo_l2.targets.cuda.toolkit import find_toolkit
+from experiments.cli import main
 from experiments.seeds import seed_names
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +32,7 @@ KINDS = {
     "naive": ("none", "none"), "tiled": ("none", "staged"), "wmma": ("wmma/mma fp32", "staged"),
     "mma": ("wmma/mma fp32", "cp.async"), "mma_f16": ("wmma/mma fp16", "cp.async"),
     "splitk": ("wmma/mma fp32", "cp.async"), "hopper": ("wgmma fp32", "tma"),
+    "hopper_splitk": ("wgmma fp32", "tma"),
 }  # fmt: skip
 """Idea of a seed to its kind of matrix instruction and of copy."""
 FITTING = [
@@ -41,34 +43,20 @@ FITTING = [
 ]
 
 
-def toolkit_or_skip():
-    try:
-        return find_toolkit()
-    except ToolchainError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """One cache for the module, of the commands too."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def compiler(cache):
-    toolkit = toolkit_or_skip()
-    with CudaCompiler(toolkit, cache / "evo-l2" / "cuda") as made:
+def compiler(cuda_wheels, tmp_path_factory):
+    """A compiler whose builds, with what was read of them, are this module's own."""
+    with CudaCompiler(cuda_wheels, tmp_path_factory.mktemp("cache"), builder="nvrtc") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def environ(cache):
-    """Commands see the module's cache, and no card."""
-    toolkit_or_skip()
-    tools = cache / "no-card"
+def environ(cuda_wheels, session_cache, tmp_path_factory):
+    """Commands see the session's cache, and no card."""
+    tools = tmp_path_factory.mktemp("no-card")
     fake_tool(tools, "exit 9")
     return {
-        **os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT), "COLUMNS": "100",
+        **os.environ, "XDG_CACHE_HOME": str(session_cache), "PYTHONPATH": str(ROOT), "COLUMNS": "100",
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
 
@@ -81,8 +69,15 @@ def fake_tool(folder, script):
 
 
 def evo(*arguments, environ):
+    """A command in a process of its own."""
     command = [sys.executable, "-m", "experiments", *map(str, arguments)]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, cwd=ROOT)
+
+
+def here(*arguments, environ):
+    """A command in this process, which spares the time to start one."""
+    done = CliRunner().invoke(main, [*map(str, arguments)], env=environ)
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
 def seed(name):
@@ -97,9 +92,9 @@ def problem_for(kernel, accumulate="fp32", shape=SHAPE):
 
 
 @pytest.mark.parametrize(("name", "arch"), FITTING)
-def test_a_seed_comes_through_every_gate(name, arch, compiler):
+def test_a_seed_comes_through_every_gate(name, arch, nvrtc):
     kernel, card, idea = seed(name), card_for(arch), name.rpartition("_")[0]
-    prepared = prepare(kernel, problem_for(kernel, "fp16" if idea == "mma_f16" else "fp32"), compiler, card)
+    prepared = prepare(kernel, problem_for(kernel, "fp16" if idea == "mma_f16" else "fp32"), nvrtc, card)
     assert prepared.verdict is None, prepared.verdict
     facts = prepared.build.resources
     assert (facts["matrix_kind"], facts["copy_kind"]) == KINDS[idea]
@@ -114,9 +109,9 @@ def test_a_seed_comes_through_every_gate(name, arch, compiler):
     assert len(schema.cell(prepared.measures)) == len(schema.axes)
 
 
-def test_sums_in_half_are_refused_in_the_class_of_single_precision(compiler):
+def test_sums_in_half_are_refused_in_the_class_of_single_precision(nvrtc):
     kernel = seed("mma_f16_nn")
-    verdict = prepare(kernel, problem_for(kernel), compiler, card_for("sm_80")).verdict
+    verdict = prepare(kernel, problem_for(kernel), nvrtc, card_for("sm_80")).verdict
     assert (verdict.status, verdict.gate) == (Status.UNLAUNCHABLE, "matrix-class")
     assert "expected fp16 products with fp32 sums, found fp16 products with fp16 sums" in verdict.message
     assert "in line " in verdict.message
@@ -124,34 +119,33 @@ def test_sums_in_half_are_refused_in_the_class_of_single_precision(compiler):
     assert verdict.measures[0] == 2.0
 
 
-def test_a_kernel_for_hopper_is_no_kernel_for_ampere(compiler):
+def test_a_kernel_for_hopper_is_no_kernel_for_ampere(nvrtc):
     kernel = seed("hopper_nn")
-    verdict = prepare(kernel, problem_for(kernel), compiler, card_for("sm_80")).verdict
+    verdict = prepare(kernel, problem_for(kernel), nvrtc, card_for("sm_80")).verdict
     assert verdict.status in (Status.BUILD_ERROR, Status.UNLAUNCHABLE)
     assert (
-        prepare(kernel, problem_for(kernel, shape=(256, 256, 100, 1)), compiler, find_card("H100")).verdict.gate
-        == "tensor-maps"
+        prepare(kernel, problem_for(kernel, shape=(256, 256, 100, 1)), nvrtc, find_card("H100")).verdict.gate == "tensor-maps"
     )
 
 
-def test_two_sources_with_one_machine_code_are_one_kernel(compiler):
+def test_two_sources_with_one_machine_code_are_one_kernel(nvrtc):
     kernel, card = seed("naive_nn"), card_for("sm_80")
     problem = problem_for(kernel)
-    first = prepare(kernel, problem, compiler, card)
+    first = prepare(kernel, problem, nvrtc, card)
     renamed = Kernel(kernel.source.replace("hgemm", "product") + "// the same\n", "cuda")
     assert renamed.digest != kernel.digest
-    assert prepare(renamed, problem, compiler, card).identity == first.identity
+    assert prepare(renamed, problem, nvrtc, card).identity == first.identity
     tunable = kernel.tunables[0]
     other = kernel.with_tunables({tunable.name: next(v for v in tunable.domain if v != tunable.value)})
-    assert prepare(other, problem, compiler, card).identity != first.identity
+    assert prepare(other, problem, nvrtc, card).identity != first.identity
 
 
-def test_gates_are_left_out_only_when_asked(compiler):
+def test_gates_are_left_out_only_when_asked(nvrtc):
     kernel = Kernel.from_file(ROGUES / "right_ten_times.cu", "cuda")
     problem, card = problem_for(kernel), card_for("sm_80")
-    assert prepare(kernel, problem, compiler, card).verdict.gate == "symbols"
-    assert prepare(kernel, problem, compiler, card, frozenset({"clock"})).verdict.gate == "symbols"
-    assert prepare(kernel, problem, compiler, card, frozenset({"symbols"})).verdict is None
+    assert prepare(kernel, problem, nvrtc, card).verdict.gate == "symbols"
+    assert prepare(kernel, problem, nvrtc, card, frozenset({"clock"})).verdict.gate == "symbols"
+    assert prepare(kernel, problem, nvrtc, card, frozenset({"symbols"})).verdict is None
 
 
 # --- what was read of a build -----------------------------------------------------------------------------------------
@@ -195,6 +189,18 @@ def test_a_memo_says_what_reading_says(compiler, name):
     assert again.code.entries[entries[0]] == kept.code.entries[entries[0]]
 
 
+@pytest.mark.parametrize("name", ["naive_nn", "mma_nn", "splitk_nn", "mma_f16_nn"])
+def test_a_warm_disassembler_changes_nothing_about_a_reading(compiler, name):
+    build, entries, problem = built(compiler, name)
+    problem = dataclasses.replace(problem, accumulate="fp32")
+    plain = inspect(build, entries, compiler.toolkit, problem)
+    for _ in range(2):
+        for memo in memos(build):
+            memo.unlink()
+        assert inspect(build, entries, compiler.toolkit, problem, compiler.disassembler) == plain
+    assert bool(plain.refusals) == (name == "mma_f16_nn")
+
+
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"code": {}}', "half", "binary"])
 def test_a_damaged_memo_is_read_again(compiler, damage):
     build, entries, problem = built(compiler)
@@ -220,12 +226,12 @@ def test_a_memo_is_for_one_class_and_one_disassembler(compiler, tmp_path):
 # --- the evaluator ----------------------------------------------------------------------------------------------------
 
 
-def test_the_evaluator_builds_and_never_times(compiler, cache):
-    kernel = seed("wmma_nn")
-    with BuildOnlyEvaluator(problem_for(kernel), cache / "evo-l2" / "cuda", find_card("A100")) as evaluator:
+def test_the_evaluator_builds_and_never_times(nvrtc, session_cache):
+    kernel, cache = seed("wmma_nn"), session_cache / "evo-l2" / "cuda"
+    with BuildOnlyEvaluator(problem_for(kernel), cache, find_card("A100"), builder="nvrtc") as evaluator:
         identity = evaluator.environment.identity
         assert identity["card"] == "none (built for A100)"
-        assert (identity["arch"], identity["compiler"]) == ("sm_80", compiler.builder)
+        assert (identity["arch"], identity["compiler"]) == ("sm_80", nvrtc.builder)
         prepared = evaluator.prepare(kernel)
         evaluation = evaluator.measure(prepared, np.random.SeedSequence(1))
         assert evaluation.verdict.status is Status.BUILT
@@ -236,11 +242,10 @@ def test_the_evaluator_builds_and_never_times(compiler, cache):
         evaluator.close()
 
 
-def test_environments_of_two_cards_are_two(cache):
-    toolkit_or_skip()
+def test_environments_of_two_cards_are_two(cuda_wheels, session_cache):
     found = set()
     for card in CARDS[:4]:
-        with BuildOnlyEvaluator(Hgemm((SHAPE,)), cache / "evo-l2" / "cuda", card) as evaluator:
+        with BuildOnlyEvaluator(Hgemm((SHAPE,)), session_cache / "evo-l2" / "cuda", card, builder="nvrtc") as evaluator:
             found.add(evaluator.environment.identity["card"])
     assert len(found) == 4
 
@@ -304,7 +309,10 @@ def test_verify_prints_the_whole_report(environ):
     done = evo("verify", SEEDS / "mma_nn.cu", "--arch", "sm_80", environ=environ)
     assert done.returncode == 0, done.stderr
     for words in (
-        "for A100 (sm_80); nothing was run",
+        "\nbuilt by ",
+        " for A100 (sm_80); nothing was run",
+        "\n  tunables   ",
+        "BK ",
         "n_registers",
         "occupancy",
         "matrix_kind wmma/mma fp32",
@@ -316,17 +324,22 @@ def test_verify_prints_the_whole_report(environ):
 
 
 def test_verify_says_which_gate_and_why(environ):
-    done = evo("verify", ROGUES / "evict_last.cu", environ=environ)
+    done = here("verify", ROGUES / "evict_last.cu", "--builder", "nvrtc", environ=environ)
     assert done.returncode == 1
     assert (
         "unlaunchable at gate cache-policy: the kernel keeps data in L2 beyond its turn (evict_last) in line" in done.stdout
     )
     assert "why it matters: " in done.stdout
+    assert "\nbuilt by " in done.stdout
+    assert "n_registers" in done.stdout
+    refused = here("verify", ROGUES / "host_include.cu", environ=environ)
+    assert "\nto be built by " in refused.stdout
+    assert all(len(line) <= 100 for line in done.stdout.splitlines() if line.startswith("  "))
 
 
 @pytest.mark.parametrize("name", ["mma_nn", "naive_nt"])
 def test_verify_speaks_json(environ, name):
-    done = evo("verify", SEEDS / f"{name}.cu", "--arch", "sm_90a", "--json", environ=environ)
+    done = here("verify", SEEDS / f"{name}.cu", "--arch", "sm_90a", "--json", "--builder", "nvrtc", environ=environ)
     report = json.loads(done.stdout)
     assert done.returncode == 0
     assert (report["status"], report["gate"], report["run"]) == ("built", None, False)
@@ -334,18 +347,18 @@ def test_verify_speaks_json(environ, name):
     assert report["digest"] == seed(name).digest
     assert len(report["identity"]) == len(report["machine_code"]) == 64
     assert report["resources"]["n_registers"] > 0
-    assert len(report["measures"]) == 5
+    assert set(report["measures"]) == {"matrix_kind", "copy_kind", "stages", "tile_area", "occupancy"}
 
 
 def test_verify_speaks_json_of_what_is_refused(environ):
-    done = evo("verify", ROGUES / "host_include.cu", "--json", environ=environ)
+    done = here("verify", ROGUES / "host_include.cu", "--json", environ=environ)
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert (report["status"], report["gate"], report["resources"]) == ("rejected", "includes", None)
 
 
 def test_sass_stands_below_its_source(environ):
-    done = evo("sass", SEEDS / "mma_nn.cu", environ=environ)
+    done = here("sass", SEEDS / "mma_nn.cu", environ=environ)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     begin = next(i for i, line in enumerate(lines) if 'asm volatile("mma.sync.aligned' in line)
@@ -360,7 +373,7 @@ def test_sass_stands_below_its_source(environ):
 
 
 def test_sass_shows_what_a_gate_refuses(environ):
-    done = evo("sass", ROGUES / "half_sums_by_mma.cu", environ=environ)
+    done = here("sass", ROGUES / "half_sums_by_mma.cu", "--builder", "nvrtc", environ=environ)
     assert done.returncode == 0
     assert "HMMA.16816.F16" in done.stdout
 
@@ -380,7 +393,7 @@ def test_sass_shows_what_a_gate_refuses(environ):
     ],
 )
 def test_mistakes_are_one_line(environ, arguments, status, says):
-    done = evo(*arguments, environ=environ)
+    done = here(*arguments, environ=environ)
     assert done.returncode == status
     assert says.lower() in done.stderr.lower()
     assert done.stderr.startswith("evo-l2: ")
@@ -392,14 +405,14 @@ def test_mistakes_are_one_line(environ, arguments, status, says):
 
 BUILD_ONLY = (
     "--set=cuda.mode=build-only", "--set=cuda.card=A100", "--set=generator.kind=none",
-    "--set=search.operators={parametric: 1}",
+    "--set=search.operators={parametric: 1}", "--set=cuda.builder=nvrtc",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("preset", ["hgemm-auto", "hgemm-a100", "hgemm-h100"])
 def test_a_preset_without_its_card_is_one_clear_line(environ, preset, tmp_path):
     db = tmp_path / "never.db"
-    done = evo(
+    done = here(
         "run", preset, "--set=generator.kind=none", "--set=search.operators={parametric: 1}", "--db", db, environ=environ
     )
     assert done.returncode in (1, 2)
@@ -418,13 +431,14 @@ def test_the_loop_builds_gates_and_archives_without_running(environ, tmp_path):
     assert "none (built for A100)" in done.stderr
     assert "Nothing was run: " in done.stdout
     assert "kernels were built, read and gated, and have no times" in " ".join(done.stdout.split())
-    (stats,) = json.loads(evo("archive", "stats", db, "--json", environ=environ).stdout)
+    (stats,) = json.loads(here("archive", "stats", db, "--json", environ=environ).stdout)
     assert stats["statuses"] == {"built": 12}
+    assert " built " in here("archive", "stats", db, environ=environ).stdout
     assert stats["best"]["speedup"] is None
     assert 2 <= stats["cells"] <= 12
-    assert len(json.loads(evo("archive", "top", db, "--all", "--json", environ=environ).stdout)) >= stats["cells"]
+    assert len(json.loads(here("archive", "top", db, "--all", "--json", environ=environ).stdout)) >= stats["cells"]
     folder = tmp_path / "elites"
-    exported = evo("archive", "export", db, "--to", folder, environ=environ)
+    exported = here("archive", "export", db, "--to", folder, environ=environ)
     assert exported.returncode == 0, exported.stderr
     assert len(list(folder.glob("*.cu"))) == stats["cells"]
     for path in folder.glob("*.cu"):

@@ -1,18 +1,11 @@
-"""What is read from the disassembly: instructions, lines, kinds of matrix instruction and copy, counts.
-
-The files in `golden/cuda/` are what real tools made of the kernels there. They are of toolkit 13.2.86: cubin and log by
-`nvcc -cubin -arch=A -Xptxas -v`, `res_usage` by `cuobjdump -res-usage`, `sass` by `nvdisasm -c -gi -ndf` of a build with
-`-lineinfo`, folders taken out of the names of files; `constants` by NVRTC.
-"""
+"""What is read from the disassembly: instructions, lines, kinds of matrix instruction and copy, counts."""
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.cubin import read_cubin
 from evo_l2.targets.cuda.resources import (
     accumulator,
     copy_kind,
@@ -30,25 +23,9 @@ from evo_l2.targets.cuda.sass import (
     read_sass,
 )
 
-GOLDEN = Path(__file__).parent / "golden" / "cuda"
-LISTED = sorted(path.name.removesuffix(".sass.txt") for path in GOLDEN.glob("*.sass.txt"))
 
-
-def text(name):
-    return (GOLDEN / name).read_text(encoding="utf-8")
-
-
-def sass(name):
-    return parse_sass(text(f"{name}.sass.txt"))
-
-
-def cubin(name):
-    return read_cubin(GOLDEN / f"{name}.cubin")
-
-
-@pytest.mark.parametrize("name", LISTED)
-def test_every_instruction_of_a_listing_is_read_and_known(name):
-    listing, code = text(f"{name}.sass.txt"), sass(name)
+def test_every_instruction_of_a_listing_is_read_and_known(goldens, golden_listing):
+    listing, code = goldens.text(f"{golden_listing}.sass.txt"), goldens.sass(golden_listing)
     assert len(code.instructions) == len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", listing, re.MULTILINE))
     assert {i.opcode for i in code.instructions if instruction_class(i) == "other"} == set()
     for function in code.functions.values():
@@ -57,8 +34,8 @@ def test_every_instruction_of_a_listing_is_read_and_known(name):
     assert sum(instruction_mix(code.instructions).values()) == sum(i.base != "NOP" for i in code.instructions)
 
 
-def test_predicates_operands_and_functions_are_told_apart():
-    code = sass("tiles.sm_80")
+def test_predicates_operands_and_functions_are_told_apart(goldens):
+    code = goldens.sass("tiles.sm_80")
     assert list(code.functions) == ["tiles", "$tiles$_Z5scalefi"]
     assert code.owners == {"tiles": "tiles", "$tiles$_Z5scalefi": "tiles"}
     branch = next(i for i in code.functions["tiles"] if i.predicate)
@@ -69,9 +46,9 @@ def test_predicates_operands_and_functions_are_told_apart():
     assert code.functions["$tiles$_Z5scalefi"][0].address == 0xAA0
 
 
-def test_lines_are_those_of_the_kernels_file():
-    code = sass("tiles.sm_80")
-    source = text("tiles.cu").split("\n")
+def test_lines_are_those_of_the_kernels_file(goldens):
+    code = goldens.sass("tiles.sm_80")
+    source = goldens.text("tiles.cu").split("\n")
     assert {i.file for i in code.instructions} == {"tiles.cu"}
     for base, word in (("HMMA", "mma.sync"), ("LDSM", "ldmatrix"), ("LDGSTS", "cp.async"), ("STG", "C[threadIdx.x")):
         lines = {i.line for i in code.instructions if i.base == base}
@@ -81,10 +58,10 @@ def test_lines_are_those_of_the_kernels_file():
     assert all(source[i.line - 1].startswith("__device__") for i in code.functions["$tiles$_Z5scalefi"])
 
 
-def test_a_listing_without_lines_is_read():
-    bare = re.sub(r"\t//## File.*\n", "", text("tiles.sm_80.sass.txt"))
+def test_a_listing_without_lines_is_read(goldens):
+    bare = re.sub(r"\t//## File.*\n", "", goldens.text("tiles.sm_80.sass.txt"))
     code = parse_sass(bare)
-    assert [i.text for i in code.instructions] == [i.text for i in sass("tiles.sm_80").instructions]
+    assert [i.text for i in code.instructions] == [i.text for i in goldens.sass("tiles.sm_80").instructions]
     assert {(i.file, i.line) for i in code.instructions} == {(None, None)}
     assert parse_sass("") == parse_sass("nvdisasm fatal : no\n")
     assert parse_sass("").functions == {}
@@ -114,8 +91,8 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_instructions_are_counted(name):
-    facts = resources_of(cubin(name), sass(name))
+def test_instructions_are_counted(goldens, name):
+    facts = resources_of(goldens.cubin(name), goldens.sass(name))
     assert {key: facts[key] for key in COUNTS[name]} == COUNTS[name]
     for key, base in (
         ("n_matrix_load", "LDSM"),
@@ -123,7 +100,7 @@ def test_instructions_are_counted(name):
         ("n_local_load", "LDL"),
         ("n_global_load", "LDG"),
     ):
-        assert facts[key] == len(re.findall(rf"\s{base}[. ]", text(f"{name}.sass.txt"))), key
+        assert facts[key] == len(re.findall(rf"\s{base}[. ]", goldens.text(f"{name}.sass.txt"))), key
 
 
 @pytest.mark.parametrize(
@@ -141,8 +118,8 @@ def test_instructions_are_counted(name):
         ("spills.sm_80", set(), "none", "none"),
     ],
 )
-def test_matrix_instructions_and_copies_are_classified(name, kinds, sums, copies):
-    code = sass(name)
+def test_matrix_instructions_and_copies_are_classified(goldens, name, kinds, sums, copies):
+    code = goldens.sass(name)
     assert {o.kind for o in matrix_operations(code)} == kinds
     assert sum(o.count for o in matrix_operations(code)) == instruction_mix(code.instructions)["matrix"]
     assert (accumulator(code), copy_kind(code.instructions)) == (sums, copies)
@@ -161,8 +138,8 @@ def test_matrix_instructions_and_copies_are_classified(name, kinds, sums, copies
         ("tcgen.sm_100a", "halfs", "tcgen05 fp16", "staged"),
     ],
 )
-def test_each_entry_is_classified_by_its_own_code(name, entry, kind, copies):
-    code = sass(name)
+def test_each_entry_is_classified_by_its_own_code(goldens, name, entry, kind, copies):
+    code = goldens.sass(name)
     alone = dataclasses.replace(code, functions={entry: code.of(entry)})
     assert (matrix_kind(alone), copy_kind(code.of(entry))) == (kind, copies)
 
@@ -196,26 +173,26 @@ def test_every_matrix_instruction_has_a_kind(opcode, kind, sums):
     assert (matrix_kind(code), accumulator(code)) == (kind, sums)
 
 
-def test_narrow_formats_are_found_where_the_matrix_instruction_hides_them():
-    code = sass("narrow.sm_90a")
+def test_narrow_formats_are_found_where_the_matrix_instruction_hides_them(goldens):
+    code = goldens.sass("narrow.sm_90a")
     assert matrix_kind(code) == "wmma/mma fp32"
     found = narrow_instructions(code)
     assert {i.opcode for i in found} == {"F2FP.F16.E4M3.UNPACK_B"}
-    assert resources_of(cubin("tiles.sm_80"), code)["n_narrow"] == len(found) == 12
-    assert len(narrow_instructions(sass("halves.sm_80"))) == 2
-    assert all(i.base == "IMMA" for i in narrow_instructions(sass("halves.sm_80")))
+    assert resources_of(goldens.cubin("tiles.sm_80"), code)["n_narrow"] == len(found) == 12
+    assert len(narrow_instructions(goldens.sass("halves.sm_80"))) == 2
+    assert all(i.base == "IMMA" for i in narrow_instructions(goldens.sass("halves.sm_80")))
     for name in ("tiles.sm_80", "tiles.sm_100a", "tma.sm_90a", "tcgen.sm_100a", "naive.sm_80"):
-        assert narrow_instructions(sass(name)) == ()
+        assert narrow_instructions(goldens.sass(name)) == ()
     assert len(narrow_instructions(with_opcode("F2FP.SATFINITE.E5M2.F16.UNPACK_B_MERGE_C"))) == 1
     assert narrow_instructions(with_opcode("DMMA.884")) == ()
 
 
-def test_a_descriptor_that_is_no_constant_leaves_the_sums_unknown():
-    name = "tcgen.sm_100a"
-    assert accumulator(parse_sass(re.sub(r"UMOV UR13, 0x8100010 ", "R2UR UR13, R9 ", text(f"{name}.sass.txt")))) == "mixed"
-    hidden = parse_sass(re.sub(r"UMOV UR13, 0x81000\d0 ", "R2UR UR13, R9 ", text(f"{name}.sass.txt")))
+def test_a_descriptor_that_is_no_constant_leaves_the_sums_unknown(goldens):
+    listing = goldens.text("tcgen.sm_100a.sass.txt")
+    assert accumulator(parse_sass(re.sub(r"UMOV UR13, 0x8100010 ", "R2UR UR13, R9 ", listing))) == "mixed"
+    hidden = parse_sass(re.sub(r"UMOV UR13, 0x81000\d0 ", "R2UR UR13, R9 ", listing))
     assert (accumulator(hidden), matrix_kind(hidden)) == ("unknown", "tcgen05 unknown")
-    guarded = parse_sass(re.sub(r"UMOV UR13, 0x81000\d0 ", "@UP0 UMOV UR13, 0x8100010 ", text(f"{name}.sass.txt")))
+    guarded = parse_sass(re.sub(r"UMOV UR13, 0x81000\d0 ", "@UP0 UMOV UR13, 0x8100010 ", listing))
     assert accumulator(guarded) == "unknown"
 
 
@@ -228,12 +205,14 @@ def test_a_descriptor_that_is_no_constant_leaves_the_sums_unknown():
         ("R3, R4, R5", "HADD2", 1),
     ],
 )
-def test_half_arithmetic_is_told_from_conversions_and_constants(operands, opcode, n):
-    assert resources_of(cubin("tiles.sm_80"), with_opcode(opcode, operands))["n_half_math"] == n
+def test_half_arithmetic_is_told_from_conversions_and_constants(goldens, operands, opcode, n):
+    assert resources_of(goldens.cubin("tiles.sm_80"), with_opcode(opcode, operands))["n_half_math"] == n
 
 
-def test_facts_are_flat_and_cover_the_launch():
-    facts = resources_of(cubin("halves.sm_80"), sass("halves.sm_80"), parse_usage(text("halves.sm_80.ptxas.txt")))
+def test_facts_are_flat_and_cover_the_launch(goldens):
+    facts = resources_of(
+        goldens.cubin("halves.sm_80"), goldens.sass("halves.sm_80"), parse_usage(goldens.text("halves.sm_80.ptxas.txt"))
+    )
     assert all(isinstance(value, int | float | str) for value in facts.values())
     launch = {
         "arch": "sm_80",
@@ -244,13 +223,13 @@ def test_facts_are_flat_and_cover_the_launch():
         "n_entries": 2,
     }
     assert launch.items() <= facts.items()
-    assert resources_of(cubin("spills.sm_80"), sass("spills.sm_80"))["spill_bytes"] == 984
-    log = parse_usage(text("spills.sm_80.ptxas.txt"))
-    assert resources_of(cubin("spills.sm_80"), sass("spills.sm_80"), log)["spill_bytes"] == 984
+    assert resources_of(goldens.cubin("spills.sm_80"), goldens.sass("spills.sm_80"))["spill_bytes"] == 984
+    log = parse_usage(goldens.text("spills.sm_80.ptxas.txt"))
+    assert resources_of(goldens.cubin("spills.sm_80"), goldens.sass("spills.sm_80"), log)["spill_bytes"] == 984
 
 
-def test_an_annotated_listing_shows_every_instruction_once_below_its_line():
-    code, source = sass("tiles.sm_80"), text("tiles.cu")
+def test_an_annotated_listing_shows_every_instruction_once_below_its_line(goldens):
+    code, source = goldens.sass("tiles.sm_80"), goldens.text("tiles.cu")
     rows = annotate(code, source).split("\n")
     for number, line in enumerate(source.splitlines(), start=1):
         assert f"{number:5d}  {line}".rstrip() in rows
@@ -263,15 +242,15 @@ def test_an_annotated_listing_shows_every_instruction_once_below_its_line():
     assert any(row.split()[:4] == ["tiles", "0060", "@!P0", "BRA"] for row in rows)
 
 
-def test_instructions_without_a_line_come_last():
-    bare = parse_sass(re.sub(r"\t//## File.*\n", "", text("tiles.sm_80.sass.txt")))
+def test_instructions_without_a_line_come_last(goldens):
+    bare = parse_sass(re.sub(r"\t//## File.*\n", "", goldens.text("tiles.sm_80.sass.txt")))
     rows = annotate(bare, "one\ntwo\n").split("\n")
     assert rows[:3] == ["    1  one", "    2  two", "       (no line of the source)"]
     assert "IMAD.MOV.U32 R1" in rows[3]
 
 
-def test_a_broken_disassembler_is_one_clear_error(tmp_path):
-    path = GOLDEN / "tiles.sm_80.cubin"
+def test_a_broken_disassembler_is_one_clear_error(goldens, tmp_path):
+    path = goldens.folder / "tiles.sm_80.cubin"
     for body, found in (
         ("echo no code", "no instruction"),
         ("echo bad file >&2; exit 1", "bad file"),

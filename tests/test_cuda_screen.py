@@ -1,10 +1,13 @@
 """What is refused by the text of a CUDA kernel, in whatever spelling, and what is not."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evo_l2.evaluation import Status
 from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
 from evo_l2.problems.hgemm import Hgemm
+from evo_l2.targets.cuda import screen as module
 from evo_l2.targets.cuda.screen import ALLOWED_HEADERS, SCREEN_GATES, screen
 
 PROBLEM = Hgemm(((8, 8, 8, 1),), "fp32", ("nn", "nt"))
@@ -22,6 +25,18 @@ def refused(text, header=HEADER, body=BODY, skip=frozenset()):
     assert verdict.status is Status.REJECTED
     assert verdict.gate in SCREEN_GATES
     return verdict.gate, verdict.message
+
+
+PIECES = ["main", "clock", "f", "1", "1e+", "0x", "$", "_", ".", '"', "'", "\\", " ", "<", "<<<", "#", "%:", "\u00b2", "\n"]
+PIECES += ["free", "/*", "*/", "//", "_Pragma", '_Pragma("once")', "#include <mma.h>", "#pragma unroll", "\\\n", "??="]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_a_glance_at_the_whole_text_passes_over_no_fault(source):
+    quick = module._check_text(source, frozenset())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Words, "may_be_in", lambda words, text: True)
+        assert module._check_text(source, frozenset()) == quick
 
 
 @pytest.mark.parametrize(

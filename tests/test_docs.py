@@ -14,6 +14,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.evaluator import CpuEvaluator
 from evo_l2.targets.cpu.screen import ALLOWED_HEADERS
+from evo_l2.targets.cuda import screen as cuda_screen
 from experiments.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +33,11 @@ def test_every_header_that_is_allowed_is_listed_and_no_other() -> None:
     assert sorted(re.findall(r"`([^`]+\.h)`", listed)) == sorted(ALLOWED_HEADERS)
 
 
+def test_every_header_of_a_card_that_is_allowed_is_listed_and_no_other() -> None:
+    (listed,) = re.findall(r"\nHeaders: (.*?), and those of CuTe", TEXT, re.DOTALL)
+    assert sorted(re.findall(r"`([^`]+)`", listed)) == sorted(cuda_screen.ALLOWED_HEADERS)
+
+
 def test_gates_stand_in_the_order_in_which_they_are_asked() -> None:
     table = TEXT[TEXT.index("| gate | asks |") :].split("\n\n")[0]
     named = [name for line in table.split("\n")[2:] for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
@@ -39,17 +45,17 @@ def test_gates_stand_in_the_order_in_which_they_are_asked() -> None:
 
 
 @pytest.mark.parametrize("source", KERNELS, ids=["smallest", "unrolled"])
-def test_every_whole_kernel_on_the_page_is_right(source: str, tmp_path: Path) -> None:
-    with CpuEvaluator(PROBLEM, tmp_path) as evaluator:
+def test_every_whole_kernel_on_the_page_is_right(source: str, session_cache: Path) -> None:
+    with CpuEvaluator(PROBLEM, session_cache / "evo-l2" / "cpu") as evaluator:
         prepared = evaluator.prepare(Kernel(source, "cpu"))
         assert prepared.verdict is None, prepared.verdict
         evaluation = evaluator.measure(prepared, np.random.SeedSequence(1))
     assert evaluation.verdict.status is Status.PASSED, evaluation.verdict.message
 
 
-def test_the_value_of_a_tunable_reaches_the_pragma(tmp_path: Path) -> None:
+def test_the_value_of_a_tunable_reaches_the_pragma(session_cache: Path) -> None:
     source = KERNELS[1]
-    with CpuEvaluator(PROBLEM, tmp_path) as evaluator:
+    with CpuEvaluator(PROBLEM, session_cache / "evo-l2" / "cpu") as evaluator:
         found = {evaluator.prepare(Kernel(source.replace("UNROLL 4", f"UNROLL {n}"), "cpu")).identity for n in (1, 2, 8)}
     assert len(found) == 3
 

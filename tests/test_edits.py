@@ -241,6 +241,6 @@ def test_an_empty_search_is_a_fault() -> None:
 
 def test_a_long_source_is_searched_in_bounded_time() -> None:
     source = "\n".join(f"    acc[{i}] += a[{i % 7}] * b[{i % 13}] + offset_{i * i};" for i in range(6000))
-    start = time.perf_counter()
+    start = time.process_time()
     assert "matches no lines" in fault(("\n".join(f"acc_{i} = x * y - {i};" for i in range(40)), "z"), source=source)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,21 +113,22 @@ def test_processes_that_convert_at_once_share_one_conversion(tmp_path: Path) -> 
 @needs_package
 @pytest.mark.smollm2
 @pytest.mark.slow
-def test_embedded_model_speaks_where_its_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("in the way")
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+def test_embedded_model_speaks_where_its_cache_cannot_be_written(
+    embedded_elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = embedded_elsewhere.temporary
+    monkeypatch.setenv("TMPDIR", str(temporary))
     # A proxy that refuses everything: whoever asks the network gets an error, not an answer.
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with LocalGenerator("embedded", cache_dir=tmp_path / "file") as generator:
+    with LocalGenerator("embedded", cache_dir=embedded_elsewhere.cache) as generator:
         assert generator.name == "smollm2-135m"
         assert generator.note is not None
-        assert str(tmp_path / "tmp") in generator.note
+        assert str(temporary) in generator.note
         reply = generator.generate([[Message("user", "What is the capital of France?")]], [1], max_tokens=24)[0]
     assert reply.error is None
     assert "Paris" in reply.text
-    assert any((tmp_path / "tmp").glob("evo-l2-*/smollm2-135m-*/model.safetensors"))
+    assert any(temporary.glob("evo-l2-*/smollm2-135m-*/model.safetensors"))
 
 
 @needs_package

@@ -345,7 +345,7 @@ def test_digest_covers_target_and_source():
 
 def test_a_line_of_blanks_takes_no_time():
     source = "#define A 1" + " " * 200_000 + "x\n#define B 2 //? 2 3\n"
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert constants(source) == {"B": 2}
     assert [tunable.name for tunable in tunables(source)] == ["B"]
-    assert time.perf_counter() - begin < 1.0
+    assert time.process_time() - begin < 1.0

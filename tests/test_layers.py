@@ -2,9 +2,9 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -42,13 +42,14 @@ def test_the_command_line_loads_neither_numpy_nor_pydantic_before_it_knows_the_c
 
 
 def test_help_answers_in_half_a_second():
-    """The best of five: other work on the machine makes a process slower, never faster."""
+    """The best of five, by processor time: other work on the machine makes a process slower, never faster."""
     command = [Path(sys.executable).parent / "evo-l2", "--help"]
     seconds = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = os.times()
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - begin)
+        end = os.times()
+        seconds.append(end.children_user + end.children_system - begin.children_user - begin.children_system)
     assert "run quickstart" in done.stdout
     assert min(seconds) < 0.5
 

@@ -27,7 +27,7 @@ from experiments.config import load_config
 from experiments.progress import Progress
 from experiments.report import counted, program
 from experiments.run import Finished, Started
-from experiments.summary import CaseRow, KernelRow, Ratio, Summary
+from experiments.summary import CaseRow, KernelRow, OperatorRow, Ratio, Summary
 
 SEED = KernelRow("naive_nn", "a" * 64, Estimate(-0.5, -0.6, -0.4, 40), True, "passed")
 BEST = KernelRow("b" * 12, "b" * 64, Estimate(-0.1, -0.2, 0.0, 40), True, "passed")
@@ -121,6 +121,23 @@ def test_no_gain_is_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_that_could_not_be_timed_are_counted(n: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = summary_of(monkeypatch, replace(SUMMARY, n_untimed=n))
     assert f"{words} could not be timed: other work on this machine\n" in text
+
+
+def test_a_run_that_runs_nothing_says_built_and_nothing_of_times_and_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = OperatorRow("parametric", 9, 7, 1, 1, 0, 3, 0.0)
+    timed = summary_of(monkeypatch, replace(SUMMARY, operators=(operator,)))
+    seed = replace(SEED, estimate=None, is_final=False, status="built")
+    nothing = replace(SUMMARY, seeds=(seed,), best=None, best_seed=None, over_seed=None, cases=(), operators=(operator,))
+    built = summary_of(monkeypatch, replace(nothing, n_never_run=8))
+    heads = [
+        next(line.split() for line in text.splitlines() if line.lstrip().startswith("operator")) for text in (timed, built)
+    ]
+    assert heads[0] == ["operator", "asked", "passed", "wrong", "known", "no", "kernel", "cells", "gain"]
+    assert heads[1] == ["operator", "asked", "built", "wrong", "known", "no", "kernel", "cells"]
+    assert "gain" in timed
+    assert "baseline time over kernel time" in timed
+    assert "gain" not in built
+    assert "baseline time over kernel time" not in built
 
 
 def test_one_thing_has_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +239,18 @@ def test_a_panel_says_by_what_the_best_is_best() -> None:
     shown.started(info)
     told(shown, 0, Estimate(0.0, -0.1, 0.1, 12))
     assert "1.000x of the baseline's speed (0.905 to 1.105; best by the lower end)" in panel_of(shown)
+
+
+def test_a_panel_of_a_run_that_runs_nothing_waits_for_no_best() -> None:
+    shown, info = started()
+    shown.started(info)
+    assert "none yet" in panel_of(shown)
+    built = Evaluation(Verdict(Status.BUILT, build=PASSED.build, measures=PASSED.measures))
+    archive: Any = SimpleNamespace(elites=lambda: (), best=lambda: None)
+    kernel = Kernel("//! layout nn\n//! launch f(A: in, B: in, C: out)\n", "cuda")
+    candidate = Candidate(0, "parametric", (), 0, Outcome.EVALUATED, kernel=kernel, evaluation=built, seconds={"wall": 1.0})
+    shown.told(candidate, AddResult(AddStatus.NOT_ADDED, None), archive)
+    assert "none: nothing is run" in panel_of(shown)
 
 
 def test_the_cursor_rests_on_an_empty_line_where_an_echoed_interrupt_does_no_harm() -> None:

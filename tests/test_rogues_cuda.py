@@ -11,7 +11,6 @@ counts them), bytes multiplied as integers, dropped tails, races, what former la
 
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,51 +82,41 @@ ABLATED = tuple(rogue for rogue in ROGUES if rogue.then is not None)
 
 
 class Court:
-    """Prepares the whole gallery on a few threads, and answers for each rogue when it is done."""
+    """Answers for each rogue; what one answer was built for, another finds in the cache."""
 
     def __init__(self, cache, only_builder=None):
         toolkit = find_toolkit(wheels_first=True)
         names = (only_builder,) if only_builder else ("nvcc", "nvrtc")
         self.compilers = {name: CudaCompiler(toolkit, cache, builder=name, cpu_s=BUILD_S) for name in names}
         self.only_builder = only_builder
-        self.pool = ThreadPoolExecutor(2)
-        self.futures = {}
 
-    def verdict(self, rogue, skip=frozenset()):
-        if not self.futures:
-            self.futures = {one.name: self.pool.submit(self._try, one) for one in ROGUES}
-        whole, without = self.futures[rogue.name].result()
-        return without if skip else whole
-
-    def _try(self, rogue):
+    def verdict(self, rogue, *, without_gate=False):
         compiler = self.compilers[self.only_builder or rogue.builder]
-        skips = [frozenset()] + ([frozenset({rogue.gate})] if rogue.then is not None else [])
-        found = [prepare(rogue.kernel, PROBLEM, compiler, card_for(rogue.arch), skip).verdict for skip in skips]
-        return found[0], found[-1]
+        skip = frozenset({rogue.gate}) if without_gate else frozenset()
+        return prepare(rogue.kernel, PROBLEM, compiler, card_for(rogue.arch), skip).verdict
 
     def close(self):
-        self.pool.shutdown(cancel_futures=True)
         for compiler in self.compilers.values():
             compiler.close()
 
 
-def court_of(tmp_path_factory, only_builder=None):
+def court_of(session_cache, only_builder=None):
     try:
-        return Court(tmp_path_factory.mktemp("cache"), only_builder)
+        return Court(session_cache / "rogues", only_builder)
     except ToolchainError as error:
         pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
-def court(tmp_path_factory):
-    made = court_of(tmp_path_factory)
+def court(session_cache):
+    made = court_of(session_cache)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def court_of_nvcc(tmp_path_factory):
-    made = court_of(tmp_path_factory, "nvcc")
+def court_of_nvcc(session_cache):
+    made = court_of(session_cache, "nvcc")
     yield made
     made.close()
 
@@ -142,7 +131,7 @@ def check(court, rogue):
 
 
 def check_without_its_gate(court, rogue):
-    verdict = court.verdict(rogue, skip=True)
+    verdict = court.verdict(rogue, without_gate=True)
     if rogue.then:
         assert verdict is not None, "it came through"
         assert (verdict.status, verdict.gate) in rogue.then, verdict.message

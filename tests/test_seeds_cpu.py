@@ -32,8 +32,8 @@ SEEDS = [
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+def cache(session_cache):
+    return session_cache / "evo-l2" / "cpu"
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +85,13 @@ def test_a_seed_passes_and_is_timed(layout, name, kernel, cache):
 
 
 @pytest.mark.parametrize(("layout", "name", "kernel"), SEEDS)
+@pytest.mark.beside
 def test_a_seed_is_right_at_every_edge(layout, name, kernel, faults):
     assert faults(kernel, SHAPES) == []
 
 
 @pytest.mark.parametrize(("layout", "name", "kernel"), SEEDS)
+@pytest.mark.beside
 def test_a_seed_is_right_with_other_values_of_its_tunables(layout, name, kernel, faults):
     """A random combination, and the two corners."""
     rng = np.random.default_rng(5)
@@ -101,6 +103,7 @@ def test_a_seed_is_right_with_other_values_of_its_tunables(layout, name, kernel,
 
 
 @pytest.mark.parametrize(("layout", "name", "kernel"), SEEDS)
+@pytest.mark.beside
 def test_a_seed_does_without_the_processors_conversions(layout, name, kernel, cache, tmp_path):
     """Compiled for the plainest processor, it leaves conversions to the compiler's own functions."""
     source, library = tmp_path / "kernel.c", tmp_path / "kernel.so"

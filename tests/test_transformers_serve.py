@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,12 +27,14 @@ _LONGEST_START_S = 180
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, str]]:
+def server(embedded_elsewhere: Any) -> Iterator[tuple[str, str]]:
     """Address and model name of a server in a process group of its own."""
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
-    path = embedded.convert(embedded.find_gguf()).path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(embedded_elsewhere.temporary))
+        path = embedded.convert(embedded.find_gguf(), embedded_elsewhere.cache).path
     assert path is not None
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

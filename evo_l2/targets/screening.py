@@ -29,6 +29,7 @@ DIRECTIVES = frozenset({"define", "undef", "if", "ifdef", "ifndef", "elif", "els
 """Those that name no file and ask nothing of the compiler."""
 _DIRECTIVE = re.compile(r"(?:#|%:|\?\?=)\s*([^\W\d]\w*)?\s*(.*)", re.DOTALL)
 _INCLUDE = re.compile(r"\s*(?:#|%:)\s*include\s*<([\w./+-]+)>\s*")
+_WORD = re.compile(r"[^\W\d][\w$]*")
 _PRAGMA_OPERATOR = re.compile(r"\b_Pragma\s*\(\s*\"((?:\\.|[^\"\\])*)\"\s*\)")
 
 
@@ -130,6 +131,10 @@ class Words:
     def gates(self) -> frozenset[str]:
         """The gates of its rows."""
         return frozenset(gate for gate, _, _ in self.rows)
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether the text may hold one of the names; False is certain. Looks inside strings and numbers too."""
+        return any(self._pattern.fullmatch(word) is not None for word in set(_WORD.findall(text)))
 
     def faults(self, tokens: Iterable[tuple[int, str]]) -> Iterator[Verdict]:
         """A verdict for each token that is one of the names; tokens come with their lines."""

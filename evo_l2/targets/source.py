@@ -13,6 +13,8 @@ __all__ = ["Line", "SourceError", "check_characters", "logical_lines", "preproce
 _SPLICE = re.compile(r"\\[ \t\v\f]*\n")
 """Compilers join lines over blanks after the backslash too, with no more than a warning."""
 _CONTROL = re.compile(f"(?![\x0b\x0c\r])[{UNPRINTABLE}]|\r(?!\n)")
+_UNUSUAL = re.compile(f"[{UNPRINTABLE}]")
+"""All that `_CONTROL` finds and more, in a tenth of its time."""
 _BLANKS = re.compile(r"[ \t\v\f]{201}")
 """Patterns that look for the end of a value, the launch's too, take time as the square of a run of blanks."""
 _RAW_PREFIX = re.compile(r"(?<![\w$])(?:u8|[uUL])?R$")
@@ -67,7 +69,7 @@ def check_characters(source: str) -> None:
         SourceError: Control characters, marks that turn the direction of text, line ends that C does not know; or long runs
             of blanks.
     """
-    found = _CONTROL.search(source)
+    found = _CONTROL.search(source) if _UNUSUAL.search(source) is not None else None
     if found is not None:
         line = 1 + source.count("\n", 0, found.start())
         raise SourceError(line, f"there is a control character (U+{ord(found.group()):04X})")

@@ -10,7 +10,7 @@ from evo_l2.kernel import Kernel
 __all__ = ["load_seeds", "seed_names"]
 
 _SUFFIXES = {"cpu": ".c", "cuda": ".cu"}
-_ARCHITECTURES = {"hopper": "sm_90a"}
+_ARCHITECTURES = {"hopper": "sm_90a", "hopper_splitk": "sm_90a"}
 """Ideas that exist on one architecture alone."""
 _ACCUMULATORS = {"mma_f16": "fp16"}
 """Ideas that are right in one class alone."""

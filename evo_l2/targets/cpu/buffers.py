@@ -149,9 +149,9 @@ class Memory:
 
     def stacked(self, first: int, n_sets: int, name: str, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[np.generic]:
         """A view of one buffer in several sets in a row, stacked along a new first axis."""
+        if n_sets < 1 or first + n_sets > self._n_sets or all(region.name != name for region in self._operands):
+            raise KeyError(f"{name} of {n_sets} sets from {first} on")
         one = self.array(first, name, dtype, shape)
-        if n_sets < 1 or first + n_sets > self._n_sets:
-            raise KeyError(f"{n_sets} sets from {first} on")
         strides = (self._set_bytes, *one.strides)
         return np.lib.stride_tricks.as_strided(one, (n_sets, *one.shape), strides)
 

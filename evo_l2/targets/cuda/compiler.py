@@ -17,6 +17,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.sandbox import Limits
 from evo_l2.targets.cpu.native import build_launcher
 from evo_l2.targets.cpu.toolchain import Toolchain, find_toolchain
+from evo_l2.targets.cuda.disassembler import Disassembler
 from evo_l2.targets.cuda.limits import REGISTERS, LimitError, bounded
 from evo_l2.targets.cuda.nvcc import Job, Nvcc
 from evo_l2.targets.cuda.nvrtc import Nvrtc
@@ -110,6 +111,7 @@ class CudaCompiler:
         headers = str(toolkit.cutlass)
         self._tools = (_FORMAT, self._builder.version, host.version if name == "nvcc" else "", headers)
         parts = (*self._tools, str(toolkit), str(host), self._launcher.name)
+        self._disassembler = Disassembler(toolkit, host.compiler, cache_dir)
         self._checking = threading.Lock()
         self._cache.once(key_of(parts), self._check_machine)
 
@@ -125,6 +127,11 @@ class CudaCompiler:
         return self._toolkit
 
     @property
+    def disassembler(self) -> Disassembler:
+        """Reads what was built."""
+        return self._disassembler
+
+    @property
     def builder(self) -> str:
         """Name and version of the builder of record: part of the environment's identity."""
         return self._builder.version
@@ -134,7 +141,8 @@ class CudaCompiler:
         return sandbox.capabilities(self._launcher)
 
     def close(self) -> None:
-        """Ends the warm processes of NVRTC; may be called twice."""
+        """Ends the warm processes; may be called twice."""
+        self._disassembler.close()
         if isinstance(self._builder, Nvrtc):
             self._builder.close()
 

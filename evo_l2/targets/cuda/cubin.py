@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from evo_l2.errors import ToolchainError
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import Section
 
-__all__ = ["RESERVED_SHARED_BYTES", "Cubin", "Entry", "Parameter", "Symbol", "code_digest", "read_cubin"]
+__all__ = ["RESERVED_SHARED_BYTES", "Code", "Cubin", "Entry", "Parameter", "Symbol", "code_digest", "read_code", "read_cubin"]
+
+_T = TypeVar("_T")
 
 RESERVED_SHARED_BYTES = 1024
 """Shared memory of every block that the system keeps for itself from compute capability 8.0 on (CUDA programming guide)."""
@@ -114,18 +116,42 @@ class Cubin:
         return sum(entry.code_bytes for entry in self.entries.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One section of machine code."""
+
+    name: str
+    """The entry's, or that of a device function which stands alone."""
+    data: bytes
+    functions: tuple[tuple[int, str], ...]
+    """Where functions begin, in bytes, and their names: the entry first, then device functions that stand in its code."""
+
+
 def read_cubin(path: Path) -> Cubin:
     """Reads one cubin.
 
     Raises:
         ToolchainError: The file is no cubin, or one of a layout that is not known here.
     """
+    return _read(path, lambda reader: reader.cubin())
+
+
+def read_code(path: Path) -> tuple[Code, ...]:
+    """The machine code of one cubin, in the order of the file.
+
+    Raises:
+        ToolchainError: See `read_cubin`.
+    """
+    return _read(path, lambda reader: tuple(reader.code()))
+
+
+def _read(path: Path, what: Callable[[_Reader], _T]) -> _T:
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with path.open("rb") as file:
-            return _Reader(ELFFile(file)).cubin()
+            return what(_Reader(ELFFile(file)))
     except (ELFError, OSError, ValueError, KeyError, IndexError, struct.error, AttributeError) as error:
         hint = "remove the cache folder, then run again"
         found = f"{path.name}: {error or type(error).__name__}"
@@ -216,6 +242,12 @@ class _Reader:
         sha.update("\0".join(sorted(undefined)).encode())
         symbols = tuple(self._symbols())
         return Cubin(arch, entries, symbols, tuple(sorted(functions)), tuple(sorted(undefined)), sha.hexdigest())
+
+    def code(self) -> Iterator[Code]:
+        for index, section in enumerate(self._sections):
+            if section.name.startswith(".text."):
+                starts = [(n.value, n.name) for n in self._names if n.section == index and n.kind == "STT_FUNC"]
+                yield Code(section.name.removeprefix(".text."), section.data(), tuple(sorted(starts)))
 
     def _arch(self) -> str:
         flags, abi = self._elf["e_flags"], self._elf["e_ident"]["EI_ABIVERSION"]

@@ -1,4 +1,4 @@
-"""What the machine code of one build says, read once and kept beside it, since reading takes a third of a second."""
+"""What the machine code of one build says, read once and kept beside it, since reading takes up to a third of a second."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from typing import Any
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.compiler import CudaBuilt
 from evo_l2.targets.cuda.cubin import Cubin, Entry, Parameter, Symbol, read_cubin
+from evo_l2.targets.cuda.disassembler import Disassembler
 from evo_l2.targets.cuda.gates import Refusal, refusals
 from evo_l2.targets.cuda.resources import complete, parse_usage, resources_of
-from evo_l2.targets.cuda.sass import machine_code_digest, read_sass
+from evo_l2.targets.cuda.sass import Sass, machine_code_digest, read_sass
 from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 
-_READERS = ("cubin", "sass", "resources", "ptx", "gates", "inspection")
+_READERS = ("cubin", "disassembler", "sass", "resources", "ptx", "gates", "inspection")
 """Modules that decide what an inspection says."""
 
 
@@ -39,7 +40,13 @@ class Inspection:
     """What the gates on machine code have against it."""
 
 
-def inspect(built: CudaBuilt, entries: tuple[str, ...], toolkit: Toolkit, problem: Problem) -> Inspection:
+def inspect(
+    built: CudaBuilt,
+    entries: tuple[str, ...],
+    toolkit: Toolkit,
+    problem: Problem,
+    disassembler: Disassembler | None = None,
+) -> Inspection:
     """Reads a build, or what an earlier reading left beside it.
 
     Args:
@@ -47,6 +54,7 @@ def inspect(built: CudaBuilt, entries: tuple[str, ...], toolkit: Toolkit, proble
         entries: Those of the launches, in order of launch.
         toolkit: Has the disassembler.
         problem: Says which matrix instructions its kernels may use.
+        disassembler: Reads code faster, without lines; code that is refused is read again with them. May be left out.
 
     Raises:
         ToolchainError: The disassembler is missing or broken, or the cubin cannot be read.
@@ -58,13 +66,19 @@ def inspect(built: CudaBuilt, entries: tuple[str, ...], toolkit: Toolkit, proble
     if known is not None:
         return known
     code = read_cubin(built.cubin)
-    sass = read_sass(built.cubin, toolkit.tool("nvdisasm"))
+    sass = disassembler.read(built.cubin, code.arch) if disassembler is not None else None
+    inspection = _inspected(built, entries, code, sass, problem) if sass is not None else None
+    if inspection is None or inspection.refusals:
+        inspection = _inspected(built, entries, code, read_sass(built.cubin, toolkit.tool("nvdisasm")), problem)
+    _write(memo, inspection)
+    return inspection
+
+
+def _inspected(built: CudaBuilt, entries: tuple[str, ...], code: Cubin, sass: Sass, problem: Problem) -> Inspection:
     code = complete(code, sass, built.log)
     found = tuple(refusals(code, sass, built.ptx.read_text(encoding="utf-8", errors="replace"), problem))
     digest = machine_code_digest(sass, code, [entry for entry in entries if entry in code.entries])
-    inspection = Inspection(code, digest, resources_of(code, sass, parse_usage(built.log)), found)
-    _write(memo, inspection)
-    return inspection
+    return Inspection(code, digest, resources_of(code, sass, parse_usage(built.log)), found)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evo_l2.draws import Draws
 from evo_l2.errors import DeviceError
 from evo_l2.evaluation import FEWEST_BLOCKS, CaseTiming, Status
 from evo_l2.judge import Failure, Fault, Judge, fault_failure
@@ -121,31 +122,33 @@ def time_pairs(
     """
     children = seed.spawn(3)
     rng = np.random.default_rng(children[0])
-    draws = {"k": kernel.stage.draws(children[1]), "b": baseline.stage.draws(children[2])}
-    judge.prepare_timed(baseline.stage, baseline.n_calls, draws["b"])
+    draws = kernel.stage.draws(children[1])
+    judge.prepare_timed(baseline.stage, baseline.n_calls, baseline.stage.draws(children[2]))
     rows: list[tuple[float, float, bool]] = []
     while len(rows) < n_blocks:
-        samples: dict[str, list[Sample]] = {"k": [], "b": []}
+        block: dict[str, list[Sample]] = {"k": [], "b": []}
         for side in "kbbk" if rng.integers(2) else "bkkb":
-            if side == "b":
-                samples[side].append(baseline_sample(baseline))
-                continue
-            fills = judge.prepare_timed(kernel.stage, kernel.n_calls, draws["k"])
-            sample = kernel.stage.replay(kernel.n_calls)
-            if isinstance(sample, Fault):
-                return fault_failure(sample)
-            failure = judge.check_timed(kernel.stage, fills, draws["k"])
-            failure = failure or _too_fast(sample, kernel.n_calls, floor)
-            if failure is not None:
-                return failure
-            samples[side].append(sample)
-        times = {
-            side: [s.ns / 1000 / n for s in samples[side]] for side, n in (("k", kernel.n_calls), ("b", baseline.n_calls))
-        }
-        still = all(abs(math.log(first / second)) < _STILL for first, second in times.values())
-        rows.append((sum(times["k"]) / 2, sum(times["b"]) / 2, still and all(map(_same_clock, samples.values()))))
-    kernel_us, baseline_us, kept = zip(*rows, strict=True)
-    return CaseTiming(kernel.stage.instance.sizes, kernel_us, baseline_us, kept)
+            sample = _of_kernel(kernel, judge, draws, floor) if side == "k" else baseline_sample(baseline)
+            if isinstance(sample, Failure):
+                return sample
+            block[side].append(sample)
+        kernel_us, baseline_us = (_call_us(block[side], n) for side, n in (("k", kernel.n_calls), ("b", baseline.n_calls)))
+        rows.append((sum(kernel_us) / 2, sum(baseline_us) / 2, all(map(_is_still, block.values()))))
+    kernel_times, baseline_times, kept = zip(*rows, strict=True)
+    return CaseTiming(kernel.stage.instance.sizes, kernel_times, baseline_times, kept)
+
+
+def _call_us(samples: list[Sample], n_calls: int) -> list[float]:
+    return [sample.ns / 1000 / n_calls for sample in samples]
+
+
+def _of_kernel(side: Side, judge: Judge, draws: Draws, floor: float) -> Sample | Failure:
+    """One sample on fresh inputs, and the check of what came out."""
+    fills = judge.prepare_timed(side.stage, side.n_calls, draws)
+    sample = side.stage.replay(side.n_calls)
+    if isinstance(sample, Fault):
+        return fault_failure(sample)
+    return judge.check_timed(side.stage, fills, draws) or _too_fast(sample, side.n_calls, floor) or sample
 
 
 def baseline_sample(side: Side, what: str = "the baseline") -> Sample:
@@ -173,6 +176,9 @@ def _too_fast(sample: Sample, n_calls: int, floor: float) -> Failure | None:
     return Failure(Status.CHEATING, "roofline", message)
 
 
-def _same_clock(samples: list[Sample]) -> bool:
+def _is_still(samples: list[Sample]) -> bool:
+    """Whether the samples of one side agree in time and in clock."""
+    times = [sample.ns for sample in samples]
     clocks = [sample.clock_mhz for sample in samples if sample.clock_mhz is not None]
-    return not clocks or math.log(max(clocks) / min(clocks)) <= _CLOCK_STILL
+    same_clock = not clocks or math.log(max(clocks) / min(clocks)) <= _CLOCK_STILL
+    return math.log(max(times) / min(times)) < _STILL and same_clock

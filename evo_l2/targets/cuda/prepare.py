@@ -46,7 +46,7 @@ def prepare(
     built = compiler.build(kernel, card.arch)
     if isinstance(built, Verdict):
         return Prepared(kernel, None, built)
-    found = inspect(built, plans[0].entries, compiler.toolkit, problem)
+    found = inspect(built, plans[0].entries, compiler.toolkit, problem, compiler.disassembler)
     build = BuildReport(built.seconds, built.log[:_LONGEST_LOG], found.digest, found.resources)
     name = identity(found.digest, kernel, plans)
     axes = problem.measures("cuda")

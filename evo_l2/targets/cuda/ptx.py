@@ -76,6 +76,12 @@ _DEVICE_LAUNCH = re.compile(
     r"cudaLaunchDevice|cudaGetParameterBuffer|cudaStreamCreate|cudaGraphLaunch|cudaCDP|cnp", re.IGNORECASE
 )
 
+_WORDS = (
+    "%clock", "%globaltimer", "%pm", "pmevent", "%gridid", "%current_graph_exec", "%envreg", "evict_last", "cache_hint",
+    "prefetch", "L2::256B", "griddepcontrol", "discard", "applypriority", "multimem", "alloca", "trap", "brkpt", "call",
+)  # fmt: skip
+"""Every statement that breaks a rule holds one of these, which is why most files need no second look."""
+
 _SCOPE = re.compile(r"\{(?=[^{}]*(?:\{[^{}]*\}[^{}]*)*$)|^\s*\}")
 """A brace that opens and does not close before the semicolon, or one that closes what was opened before."""
 _LABEL = re.compile(r"^(?:[\w$%]+\s*:(?!:)\s*)+")
@@ -89,6 +95,10 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
     Comments are passed over. The line of source is that of the last `.loc` before it; for what was inlined from a header,
     that of the call.
     """
+    words = [word for word in _WORDS if word in text]
+    if not words:
+        return ()
+    suspicious = re.compile("|".join(map(re.escape, words)))
     bare = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     outside = {match["name"] for match in _EXTERN.finditer(bare)}
     statements = tuple(_statements(bare))
@@ -96,6 +106,7 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
     return tuple(
         Finding(rule, message, " ".join(statement.split()), line)
         for statement, line in statements
+        if suspicious.search(statement) is not None
         for rule, message in _broken_by(statement, outside, policies)
     )
 

@@ -6,6 +6,7 @@ Names of instructions are those of NVIDIA's CUDA Binary Utilities, chapter "Inst
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.cubin import Cubin, Symbol, code_digest
+from evo_l2.targets.cuda.cubin import Code, Cubin, Symbol, code_digest
 
 __all__ = [
     "Instruction",
@@ -23,6 +24,7 @@ __all__ = [
     "instruction_class",
     "instruction_mix",
     "machine_code_digest",
+    "parse_binary",
     "parse_sass",
     "read_sass",
 ]
@@ -35,6 +37,8 @@ _INSTRUCTION = re.compile(
     r"\s*/\*(?P<address>[0-9a-f]+)\*/\s+(?:\{\s*)?(?:@(?P<predicate>!?U?P\w+)\s+)?"
     r"(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);"
 )
+_INSTRUCTION_BYTES = 16
+"""From compute capability 7.0 on."""
 _BANK_4 = re.compile(r"c\[0x4\]\[(?P<offset>[^\]]+)\]")
 
 _CLASSES = {
@@ -65,6 +69,13 @@ _CLASSES = {
 _CLASS_OF = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
 
 
+@functools.lru_cache(4096)
+def _parts(opcode: str) -> tuple[str, tuple[str, ...]]:
+    """An opcode's base and its modifiers; a kernel has thousands of instructions and a few dozen opcodes."""
+    base, *modifiers = opcode.split(".")
+    return base, tuple(modifiers)
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction, and the line of source it stands for where line information exists."""
@@ -83,12 +94,12 @@ class Instruction:
     @property
     def base(self) -> str:
         """The opcode without modifiers."""
-        return self.opcode.partition(".")[0]
+        return _parts(self.opcode)[0]
 
     @property
     def modifiers(self) -> tuple[str, ...]:
         """What follows the opcode: `16816`, `F32`."""
-        return tuple(self.opcode.split(".")[1:])
+        return _parts(self.opcode)[1]
 
     @property
     def text(self) -> str:
@@ -183,6 +194,24 @@ def parse_sass(text: str) -> Sass:
             name, places = match["name"], []
     kept = {key: tuple(rows) for key, rows in functions.items()}
     return Sass(kept, {key: owner for key, owner in owners.items() if key in kept})
+
+
+def parse_binary(text: str, code: Code) -> dict[str, tuple[Instruction, ...]] | None:
+    """Functions of a listing by `nvdisasm --binary` of one section; None unless every 16 bytes of it are an instruction.
+
+    They are those of `parse_sass`, but know no lines, and point to addresses where those point to labels.
+    """
+    matches = [match for line in text.splitlines() if (match := _INSTRUCTION.match(line)) is not None]
+    if [int(match["address"], 16) for match in matches] != list(range(0, len(code.data), _INSTRUCTION_BYTES)):
+        return None
+    starts = dict(code.functions)
+    name = code.name
+    functions: dict[str, list[Instruction]] = {}
+    for address, match in zip(range(0, len(code.data), _INSTRUCTION_BYTES), matches, strict=True):
+        name = starts.get(address, name)
+        operands = " ".join(match["operands"].split())
+        functions.setdefault(name, []).append(Instruction(address, match["predicate"], match["opcode"], operands))
+    return {key: tuple(rows) for key, rows in functions.items()}
 
 
 def instruction_class(instruction: Instruction) -> str:

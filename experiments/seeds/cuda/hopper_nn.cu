@@ -1,30 +1,36 @@
 //! layout    nn
 //! tensormap TA: A, box 1, BM, BK, swizzle 128, promotion 256
-//! tensormap TB: B, box 1, BK, 64, swizzle 128, promotion 256
-//! launch    hgemm(TA: map, TB: map, C: out, M, N, K)
-//! grid      ceil_div(N, BN), ceil_div(M, BM), BATCH
+//! tensormap TB: B, box 1, BK / CLUSTER, 64, swizzle 128, promotion 256
+//! launch    hgemm(TA: map, TB: map, C: out, M, N, K, BATCH)
+//! grid      CLUSTER * min(SMS / CLUSTER, ceil_div(M, BM * CLUSTER) * ceil_div(N, BN) * BATCH)
+//! cluster   CLUSTER
 //! block     THREADS
-//! shared    STAGES * STAGE_BYTES + 1024
+//! shared    STAGES * STAGE_BYTES + BM * 128 + 1024
 //
-// For Hopper alone (sm_90a): the copy engine and the warpgroup's matrix instruction, wgmma, with sums in float. The last
-// warp is the producer: one of its threads asks the copy engine (TMA) for a tile of A and one of B at every step of K, in a
-// ring of STAGES. CONSUMERS warpgroups multiply, each 64 rows of C, straight from shared memory: no loads to registers. A
-// barrier (mbarrier) for each slot says that it is full (its bytes have come), another that it is empty (all warps have
-// read it). BK is 64: a row of a tile is 128 bytes, which TMA permutes (swizzle 128) as wgmma expects it, without bank
-// conflicts. B's tile lies as in memory, in BN / 64 blocks of BK x 64, and wgmma transposes it on the way. TMA writes zeros
-// for what lies past an edge, in each of the BATCH matrices by itself. Its strides are multiples of 16 bytes: this kernel
-// needs K % 8 == 0 and N % 8 == 0, while M may be anything.
+// For Hopper alone (sm_90a), and large products: tiles come by the copy engine (TMA), and the warpgroup's matrix
+// instruction, wgmma, multiplies them straight from shared memory, with sums in float. The last warp is the producer; the
+// CONSUMERS warpgroups before it own 64 rows of a tile each. STAGES tiles of A and B are on their way; a barrier each says
+// "full" or "empty". CLUSTER blocks with tiles below each other need one tile of B: each copies a part of it to all. Blocks
+// stay and walk over tiles: while sums leave, by way of shared memory as whole rows, the next tile comes. BK is 64, so that
+// TMA's swizzle 128 avoids bank conflicts. It writes zeros for what lies past an edge, in each of the BATCH matrices by
+// itself. Its strides are multiples of 16 bytes: K % 8 == 0 and N % 8 == 0 have to hold, while M may be anything. B's tile
+// lies as in memory, in blocks of BK x 64: wgmma transposes it.
 #include <cuda_fp16.h>
 
-constexpr int BN = 128;      //? 64 128 256
+#define min(a, b) ((a) < (b) ? (a) : (b)) // the one of CUDA is no constant
+
+constexpr int BN = 256;      //? 64 128 256
 constexpr int CONSUMERS = 2; //? 1 2
-constexpr int STAGES = 4;    //? 2 3 4 5 6
-constexpr int GROUP = 8;     //? 1 4 8 16
+constexpr int DEPTH = 4;     //? 3 4 6 8
+constexpr int CLUSTER = 2;   //? 1 2 4
+constexpr int GROUP = 8;     //? 1 2 4 8 16
 
 constexpr int BK = 64;
 constexpr int BM = 64 * CONSUMERS;
 constexpr int THREADS = 128 * CONSUMERS + 32;
 constexpr int STAGE_BYTES = (BM + BN) * BK * 2;
+constexpr int ROOM = (230000 - BM * 128) / STAGE_BYTES;
+constexpr int STAGES = min(DEPTH, ROOM);
 
 // As the driver's CUtensorMap: 128 bytes that only the copy engine reads.
 struct alignas(64) TensorMap {
@@ -45,17 +51,28 @@ __device__ void wait(unsigned barrier, int parity)
     while (!done);
 }
 
-__device__ void arrive(unsigned barrier)
+// One lane for each block of the cluster says there that this warp has read a slot.
+__device__ void release(unsigned barrier)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+    const int lane = threadIdx.x % 32;
+    if (lane < CLUSTER)
+        asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+                     "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier), "r"(lane) : "memory");
 }
 
-// Starts the copy of a box at (batch, row, col); its bytes are counted by the barrier.
+// Starts the copy of a box at (batch, row, col) to one block or all of the cluster, each of which counts its bytes.
+#define COPY "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 __device__ void copy(unsigned to, const TensorMap &map, int col, int row, int batch, unsigned barrier)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4}], [%5];"
+    asm volatile(COPY " [%0], [%1, {%2, %3, %4}], [%5];"
                  ::"r"(to), "l"(&map), "r"(col), "r"(row), "r"(batch), "r"(barrier) : "memory");
+}
+
+__device__ void copy_to_all(unsigned to, const TensorMap &map, int col, int row, int batch, unsigned barrier)
+{
+    asm volatile(COPY ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
+                 ::"r"(to), "l"(&map), "r"(col), "r"(row), "r"(batch), "r"(barrier), "h"((short)((1 << CLUSTER) - 1))
+                 : "memory");
 }
 
 // Where wgmma finds a tile: address, distance of its blocks of 64 columns (for transposed operands alone), distance of its
@@ -100,81 +117,132 @@ __device__ void wgmma(float (&d)[128], unsigned long long tile_a, unsigned long 
     WGMMA(256, R32 R64 R128, "%128", "%129", S32(0), S32(32), S32(64), S32(96));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB, half *__restrict__ C, int M, int N, int K)
+// GROUP rows of tiles are walked together, column by column, so that blocks that run at the same time share L2.
+struct Place {
+    int row, col, batch;
+    __device__ Place(int tile, int n_rows, int n_cols)
+    {
+        const int index = tile % (n_rows * n_cols), first = index / (GROUP * n_cols) * GROUP;
+        const int height = min(GROUP, n_rows - first), in_group = index - first * n_cols;
+        batch = tile / (n_rows * n_cols);
+        row = first + in_group % height;
+        col = in_group / height;
+    }
+};
+
+// A slot of the ring, and the parity of its turn.
+struct Slot {
+    int index = 0, parity = 0;
+    __device__ void next()
+    {
+        if (++index == STAGES)
+            index = 0, parity ^= 1;
+    }
+};
+
+extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 1)
+hgemm(const __grid_constant__ TensorMap TA, const __grid_constant__ TensorMap TB, half *__restrict__ C, int M, int N, int K,
+      int BATCH)
 {
     extern __shared__ char memory[];
     __shared__ unsigned long long barriers[2 * STAGES];
     const unsigned tiles = (shared_address(memory) + 1023) / 1024 * 1024; // the swizzle counts from here
     const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_steps = (K + BK - 1) / BK;
+    const int n_rows = (M + BM * CLUSTER - 1) / (BM * CLUSTER), n_cols = (N + BN - 1) / BN, rank = blockIdx.x % CLUSTER;
+    const bool is_producer = threadIdx.x == 128 * CONSUMERS;
 
-    // GROUP rows of tiles are walked together, column by column, so that blocks that run at the same time share L2.
-    const int index = blockIdx.y * gridDim.x + blockIdx.x, in_group = index % (GROUP * (int)gridDim.x);
-    const int first_row = index / (GROUP * (int)gridDim.x) * GROUP, n_rows = min(GROUP, (int)gridDim.y - first_row);
-    const int row0 = (first_row + in_group % n_rows) * BM, col0 = in_group / n_rows * BN;
-
-    if (threadIdx.x == 0) {
+    if (is_producer) {
         for (int s = 0; s < STAGES; s++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + 8 * s), "r"(1) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + 8 * s), "r"(4 * CONSUMERS) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(empty + 8 * s), "r"(4 * CONSUMERS * CLUSTER)
+                         : "memory");
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    __syncthreads();
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    if (CLUSTER > 1 || !is_producer) // a block of its own need not wait for others to begin
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 
-    if (warp == 4 * CONSUMERS) {
-        for (int t = 0; lane == 0 && t < n_steps; t++) {
-            const int slot = t % STAGES;
-            const unsigned tile = tiles + slot * STAGE_BYTES, barrier = full + 8 * slot;
-            if (t >= STAGES)
-                wait(empty + 8 * slot, (t / STAGES - 1) % 2);
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                         ::"r"(barrier), "r"(STAGE_BYTES) : "memory");
-            copy(tile, TA, t * BK, row0, blockIdx.z, barrier);
-            for (int j = 0; j < BN; j += 64)
-                copy(tile + BM * BK * 2 + j * BK * 2, TB, col0 + j, t * BK, blockIdx.z, barrier);
-        }
-        return;
-    }
+    Slot slot;
+    for (int t = blockIdx.x / CLUSTER; t < n_rows * n_cols * BATCH; t += gridDim.x / CLUSTER) {
+        const Place place(t, n_rows, n_cols);
+        const int row0 = (place.row * CLUSTER + rank) * BM, col0 = place.col * BN;
 
-    float sums[BN / 2] = {};
-    for (int t = 0; t < n_steps; t++) {
-        const int slot = t % STAGES;
-        wait(full + 8 * slot, t / STAGES % 2);
-        const unsigned tile = tiles + slot * STAGE_BYTES;
-        const unsigned tile_a = tile + warp / 4 * (64 * BK * 2), tile_b = tile + BM * BK * 2;
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-        for (int p = 0; p < BK; p += 16)
-            wgmma(sums, descriptor(tile_a + p * 2), descriptor(tile_b + p * 128));
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        // This step's instructions may go on; those of the step before are done, and with them its slot.
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        if (t > 0 && lane == 0)
-            arrive(empty + 8 * ((t - 1) % STAGES));
-    }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-    for (int e = 0; e < BN / 2; e++)
-        asm volatile("" : "+f"(sums[e])::"memory"); // nothing reads a sum before that wait
-
-    // A thread holds two neighbours of every eight columns in row lane / 4 of its warp's sixteen, and two more eight rows on.
-    half *c = C + blockIdx.z * ((size_t)M * N);
-    const bool paired = N % 2 == 0 && (size_t)C % 4 == 0;
-#pragma unroll
-    for (int j = 0; j < BN / 8; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = row0 + warp * 16 + h * 8 + lane / 4, col = col0 + j * 8 + lane % 4 * 2;
-            half *to = c + (size_t)row * N + col;
-            const half2 pair = __floats2half2_rn(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
-            if (row < M && col + 1 < N && paired)
-                *(half2 *)to = pair;
-            else if (row < M && col < N) {
-                to[0] = __low2half(pair);
-                if (col + 1 < N)
-                    to[1] = __high2half(pair);
+        if (warp == 4 * CONSUMERS) {
+            for (int k = 0; is_producer && k < n_steps * BK; k += BK, slot.next()) {
+                const unsigned tile_a = tiles + slot.index * STAGE_BYTES, tile_b = tile_a + BM * BK * 2;
+                const unsigned barrier = full + 8 * slot.index, share = BK / CLUSTER * rank;
+                wait(empty + 8 * slot.index, slot.parity ^ 1); // at once in the first turn
+                asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                             ::"r"(barrier), "r"(STAGE_BYTES) : "memory");
+                copy(tile_a, TA, k, row0, place.batch, barrier);
+                for (int j = 0; j < BN; j += 64)
+                    if (CLUSTER == 1)
+                        copy(tile_b + j * BK * 2, TB, col0 + j, k, place.batch, barrier);
+                    else
+                        copy_to_all(tile_b + j * BK * 2 + share * 128, TB, col0 + j, k + share, place.batch, barrier);
             }
+            continue;
         }
+
+        float sums[BN / 2] = {};
+        unsigned before = 0;
+        for (int step = 0; step < n_steps; step++, slot.next()) {
+            const unsigned tile = tiles + slot.index * STAGE_BYTES;
+            const unsigned tile_a = tile + warp / 4 * (64 * BK * 2), tile_b = tile + BM * BK * 2;
+            wait(full + 8 * slot.index, slot.parity);
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+            for (int p = 0; p < BK; p += 16)
+                wgmma(sums, descriptor(tile_a) + p * 2 / 16, descriptor(tile_b) + p * 128 / 16);
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            // This step's instructions may go on; those of the step before are done, and with them its slot.
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            if (step > 0)
+                release(before);
+            before = empty + 8 * slot.index;
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        release(before);
+#pragma unroll
+        for (int e = 0; e < BN / 2; e++)
+            asm volatile("" : "+f"(sums[e])::"memory"); // nothing reads a sum before that wait
+
+        // A warp's sixteen rows go through its own part of shared memory, 64 columns at a time.
+        const unsigned staging = tiles + STAGES * STAGE_BYTES + warp * (16 * 128);
+        half *c = C + place.batch * ((size_t)M * N);
+#pragma unroll
+        for (int j = 0; j < BN; j += 64) {
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 64; i += 16) {
+                half2 pairs[4];
+                for (int e = 0; e < 4; e++)
+                    pairs[e] = __floats2half2_rn(sums[(j + i) / 2 + 2 * e], sums[(j + i) / 2 + 2 * e + 1]);
+                const unsigned to = staging + lane % 16 * 128 + ((i / 8 + lane / 16) ^ lane % 8) * 16;
+                const unsigned *words = (const unsigned *)pairs;
+                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                             ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+            }
+            __syncwarp();
+            uint4 chunks[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(chunks[i].x), "=r"(chunks[i].y), "=r"(chunks[i].z), "=r"(chunks[i].w)
+                             : "r"(staging + i * 512 + lane / 8 * 128 + (lane % 8 ^ (i * 4 + lane / 8) % 8) * 16) : "memory");
+            const int row = row0 + warp * 16 + lane / 8, col = col0 + j + lane % 8 * 8;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (row + i * 4 < M && col < N)
+                    *(uint4 *)(c + (size_t)(row + i * 4) * N + col) = chunks[i];
+        }
+    }
+    if (CLUSTER == 1 && is_producer)
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    // No block leaves before its barriers have heard from all of its cluster.
+    for (int s = 0; is_producer && s < STAGES; s++, slot.next())
+        wait(empty + 8 * slot.index, slot.parity ^ 1);
 }

@@ -1,0 +1,102 @@
+"""A warm nvdisasm says of machine code what a fresh one says, or nothing."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evo_l2.targets.cpu.toolchain import find_toolchain
+from evo_l2.targets.cuda.cubin import read_code, read_cubin
+from evo_l2.targets.cuda.disassembler import Disassembler
+from evo_l2.targets.cuda.sass import parse_binary, read_sass
+
+GOLDEN = Path(__file__).parent / "golden" / "cuda"
+CUBINS = sorted(path.name for path in GOLDEN.glob("*.cubin"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("warm")
+
+
+@pytest.fixture(scope="module")
+def disassembler(cuda_wheels, folder):
+    it = Disassembler(cuda_wheels, find_toolchain().compiler, folder)
+    yield it
+    it.close()
+
+
+def second(disassembler, path, arch):
+    """What is said of a cubin that is not the first of its architecture."""
+    disassembler.read(path, arch)
+    return disassembler.read(path, arch)
+
+
+def comparable(sass):
+    """Everything but lines, and what labels and addresses are written as."""
+    return {
+        name: [
+            replace(i, file=None, line=None, operands="" if i.base in ("BRA", "BSSY", "CALL", "LEPC", "RET") else i.operands)
+            for i in function
+        ]
+        for name, function in sass.functions.items()
+    }
+
+
+@pytest.mark.parametrize("name", CUBINS)
+def test_a_warm_process_says_what_a_fresh_one_says(name, cuda_wheels, disassembler):
+    path = GOLDEN / name
+    warm, fresh = second(disassembler, path, read_cubin(path).arch), read_sass(path, cuda_wheels.tool("nvdisasm"))
+    assert warm is not None
+    assert comparable(warm) == comparable(fresh)
+    assert list(warm.functions) == list(fresh.functions)
+    assert dict(warm.owners) == dict(fresh.owners)
+
+
+def test_a_listing_that_lacks_an_instruction_is_not_taken():
+    (code,) = read_code(GOLDEN / "naive.sm_80.cubin")
+    lines = [f"        /*{at:04x}*/                   NOP ;" for at in range(0, len(code.data), 16)]
+    assert len(parse_binary("\n".join(lines), code)[code.name]) == len(lines)
+    assert parse_binary("\n".join(lines[:-1]), code) is None
+    assert parse_binary("\n".join(lines[:7] + lines[8:]), code) is None
+    assert parse_binary("\n".join(["        error", *lines[1:]]), code) is None
+
+
+def test_a_process_that_was_killed_says_nothing_and_nothing_hangs(cuda_wheels, folder):
+    path = GOLDEN / "naive.sm_80.cubin"
+    with_one = Disassembler(cuda_wheels, find_toolchain().compiler, folder)
+    assert second(with_one, path, "sm_80") is not None
+    os.kill(with_one._servers["sm_80"].process.pid, signal.SIGKILL)
+    assert with_one.read(path, "sm_80") is None
+    assert with_one.read(path, "sm_80") is None
+    with_one.close()
+    assert with_one.read(path, "sm_80") is not None
+    process = with_one._servers["sm_80"].process
+    with_one.close()
+    with_one.close()
+    assert process.returncode is not None
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["exit 1", "echo no instruction", 'test -z "$LD_PRELOAD" && exec REAL "$@"; exit 0', 'unset LD_PRELOAD; exec REAL "$@"'],
+)
+def test_a_disassembler_that_cannot_be_kept_warm_says_nothing(script, cuda_wheels, folder, tmp_path):
+    tool = tmp_path / "nvdisasm"
+    tool.write_text("#!/bin/sh\n" + script.replace("REAL", str(cuda_wheels.tool("nvdisasm"))) + "\n")
+    tool.chmod(0o755)
+    it = Disassembler(replace(cuda_wheels, nvdisasm=tool), find_toolchain().compiler, folder)
+    assert second(it, GOLDEN / "naive.sm_80.cubin", "sm_80") is None
+    it.close()
+
+
+def test_a_single_cubin_starts_no_process(cuda_wheels, folder):
+    it = Disassembler(cuda_wheels, find_toolchain().compiler, folder)
+    assert it.read(GOLDEN / "naive.sm_80.cubin", "sm_80") is None
+    assert it._servers == {}
+
+
+def test_an_architecture_that_the_tool_does_not_know_is_left_alone(disassembler):
+    assert second(disassembler, GOLDEN / "naive.sm_80.cubin", "sm_52") is None
