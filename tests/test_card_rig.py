@@ -32,14 +32,8 @@ SEED = np.random.SeedSequence(1)
 
 @pytest.fixture(scope="module")
 def opened(cuda_wheels, shared_card, session_cache):
-    with Rig(
-        session_cache / "evo-l2" / "cuda",
-        find_card("A100"),
-        builder="nvrtc",
-        timing=TIMING,
-        call_s=0.3,
-        baselines=("cublas",),
-    ) as rig:
+    folder = session_cache / "evo-l2" / "cuda"
+    with Rig(folder, find_card("A100"), builder="nvrtc", timing=TIMING, call_s=0.3, baselines=("cublas",)) as rig:
         yield rig
 
 
