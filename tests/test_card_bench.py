@@ -360,13 +360,19 @@ def test_a_library_that_fails_while_it_is_timed_is_never_the_kernels_fault(rig, 
     rig.baselines.close()
 
 
-def test_the_command_prints_and_writes_what_it_measured(fake_card, no_card, cuda_wheels, session_cache, monkeypatch):
+@pytest.fixture
+def machine(fake_card, no_card, cuda_wheels, session_cache, monkeypatch):
+    """A machine with the fake card, whose driver's tool names it."""
     (no_card / "bin" / "nvidia-smi").write_text("#!/bin/sh\ncase $1 in *name,*) echo 'NVIDIA A100-SXM4-80GB, 8.0';; esac\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(session_cache))
     monkeypatch.setattr("evo_l2.targets.cuda.baselines.baseline_names", lambda: ("torch", "cublas"))
-    files = {option: no_card / option for option in ("csv", "json-to", "cuda-l2")}
+    return no_card
+
+
+def test_the_command_prints_and_writes_what_it_measured(machine):
+    files = {option: machine / option for option in ("csv", "json-to", "cuda-l2")}
     options = [word for option, path in files.items() for word in (f"--{option}", str(path))]
-    arguments = [str(no_card / "product.cu"), "--shapes", "32,24,40", "--blocks", "8", "--builder", "nvrtc", *options]
+    arguments = [str(machine / "product.cu"), "--shapes", "32,24,40", "--blocks", "8", "--builder", "nvrtc", *options]
     done = CliRunner().invoke(main, ["bench", *arguments])
     assert done.exit_code == 0, done.output
     assert "32x24x40" in done.stdout
@@ -377,6 +383,18 @@ def test_the_command_prints_and_writes_what_it_measured(fake_card, no_card, cuda
     assert data["environment"]["card"] == "NVIDIA A100-SXM4-80GB"
     assert data["rows"][0]["libraries_us"]["torch-nn"] is None
     assert files["cuda-l2"].read_text().splitlines()[1].startswith("32_24_40,,2.000,2.000,2.000,,")
-    done = CliRunner().invoke(main, ["verify", str(no_card / "product.cu"), "--shape", "32,24,40", "--builder", "nvrtc"])
+    done = CliRunner().invoke(main, ["verify", str(machine / "product.cu"), "--shape", "32,24,40", "--builder", "nvrtc"])
     assert done.exit_code == 0, done.output
     assert "passed: 2.000x of the baseline's speed" in done.stdout
+
+
+def test_a_kernel_is_measured_against_another_and_what_was_measured_is_kept_when_the_card_fails(machine, fake_card):
+    fake_card.set(room_bytes=300_000)
+    kernel, shapes = str(machine / "product.cu"), ("--shapes", "32,24,40", "--shapes", "256,256,256")
+    options = ("--against", kernel, "--blocks", "8", "--builder", "nvrtc", "--csv", str(machine / "rows.csv"))
+    done = CliRunner().invoke(main, ["bench", kernel, *shapes, *options])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("evo-l2: the card has no room: ")
+    (row,) = csv.DictReader(io.StringIO((machine / "rows.csv").read_text()))
+    assert (row["m"], row["baseline"], row["standing"], float(row["ratio"])) == ("32", "kernel", "tie", 1.0)
+    assert "32x24x40" in done.stdout

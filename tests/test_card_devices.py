@@ -1,6 +1,5 @@
 """Which card is taken, whether it is free, what it says of itself, and errors of the driver in words."""
 
-import os
 import re
 import sys
 from dataclasses import replace
@@ -82,7 +81,7 @@ def test_a_card_that_others_use_is_refused_with_their_names(tool, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script", ["exit 0", f"echo '{os.getpid()}, python'", "echo '11, a'; exit 9", "echo '[N/A], [N/A]'", "kill -SEGV $$"]
+    "script", ["exit 0", 'echo "$PPID, python"', "echo '11, a'; exit 9", "echo '[N/A], [N/A]'", "kill -SEGV $$"]
 )
 def test_a_card_that_nobody_else_is_known_to_use_is_free(tool, script):
     refuse_busy(0, tool(script))
