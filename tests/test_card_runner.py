@@ -343,19 +343,21 @@ def test_closing_ends_the_process_gives_descriptors_back_and_may_be_repeated(fak
 PARENT = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from evo_l2.targets.cuda.memory import Region
 from evo_l2.targets.cuda.runner import Runner
 runner = Runner(0, Path(sys.argv[1]))
-runner.probe()
+runner.allocate((Region("A", 8),))
 print(runner.pid, flush=True)
-sys.stdin.read()
+runner.load_kernel(b"sleeps", SimpleNamespace(workspaces=(), entries=(), launches=()))
 """
 
 
-def test_a_runner_ends_with_its_parent_whatever_that_dies_of(fake_card, harness):
+def test_a_runner_that_is_busy_ends_with_its_parent_whatever_that_dies_of(fake_card, harness):
     command = [sys.executable, "-c", PARENT, str(harness)]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, **pipes, text=True) as parent:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
+        time.sleep(0.3)
         assert not is_gone(pid)
         parent.kill()
         wait_until(lambda: is_gone(pid))
