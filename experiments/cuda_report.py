@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +16,9 @@ from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import Card, card_for
 from evo_l2.targets.cuda.gates import GATES
 from evo_l2.targets.cuda.sass import annotate, read_sass
-from experiments.parts import cache_dir
+from evo_l2.targets.cuda.screen import SCREEN_GATES, screen
+from experiments.parts import cache_dir, note_passed_over
+from experiments.printable import printable
 from experiments.verifying import problem_of, read_kernel
 
 __all__ = ["print_sass", "verify_cuda"]
@@ -45,8 +48,9 @@ def verify_cuda(path: Path, arch: str, builder: str | None, shape: str, accumula
     """
     kernel = read_kernel(path, "cuda")
     problem = problem_of(kernel, shape, accumulate)
-    card = card_for(arch)
+    card = _card(arch)
     with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as evaluator:
+        note_passed_over(evaluator.compiler.toolkit)
         prepared = evaluator.prepare(kernel)
         compiler = evaluator.compiler.builder
     if as_json:
@@ -64,13 +68,27 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
     """
     kernel = read_kernel(path, "cuda")
     problem = problem_of(kernel, "256,256,256", "fp16")
-    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card_for(arch), builder=builder) as it:
+    refused = screen(kernel, problem, SCREEN_GATES - {"size", "text", "includes"})
+    if refused is not None:
+        hint = f"evo-l2 verify {path} --arch {arch}"
+        raise ConfigurationError(f"{path} is not built", expected="a kernel", found=refused.message, hint=hint)
+    card = _card(arch)
+    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as it:
+        note_passed_over(it.compiler.toolkit)
         built = it.compiler.build(kernel, it.environment.identity["arch"])
         if isinstance(built, Verdict):
             hint = f"evo-l2 verify {path} --arch {arch}"
             raise ConfigurationError(f"{path} does not build", expected="a kernel", found=built.message, hint=hint)
         sass = read_sass(built.cubin, it.compiler.toolkit.tool("nvdisasm"))
-    print(annotate(sass, kernel.source), end="")
+    print(printable(annotate(sass, kernel.source)), end="")
+
+
+def _card(arch: str) -> Card:
+    """The card of an architecture; says so where that is built for under another name."""
+    card = card_for(arch)
+    if arch.startswith("sm_") and arch != card.arch:
+        print(f"evo-l2: {arch} is built for as {card.arch} ({card.name})", file=sys.stderr)
+    return card
 
 
 def _print(title: str, prepared: Prepared, card: Card, compiler: str) -> None:

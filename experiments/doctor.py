@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -152,6 +153,11 @@ def _cuda_target() -> Iterator[Finding]:
         return
     for what, fact in toolkit.facts.items():
         absent = fact.startswith(("missing", "not installed"))
+        if what == "nvrtc" and absent:
+            with contextlib.suppress(EvoL2Error):
+                other = find_toolkit(wheels_first=True)
+                if other.nvrtc is not None:
+                    absent, fact = False, f"{other.nvrtc} (CUDA {other.version} of {other.source}; for --builder nvrtc)"
         yield Finding(f"cuda {what}", None if absent else True, fact)
     try:
         yield _known_good_cuda(cache_dir() / "cuda")
