@@ -48,6 +48,9 @@ class Stage:
     """Whether it was reached and came to no answer: the machine did not hold still."""
 
 
+_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
+
+
 def parse_shape(text: str) -> tuple[int, int, int, int]:
     """`M,N,K` or `M,N,K,BATCH`.
 
@@ -55,8 +58,8 @@ def parse_shape(text: str) -> tuple[int, int, int, int]:
         ConfigurationError: It is neither.
     """
     parts = text.split(",")
-    if len(parts) not in (3, 4) or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise ConfigurationError("the shape cannot be used", expected="M,N,K or M,N,K,BATCH", found=repr(text))
+    if len(parts) not in (3, 4) or not all(_NUMBER.fullmatch(part) for part in parts):
+        raise ConfigurationError("the shape cannot be used", expected="M,N,K or M,N,K,BATCH", found=repr(text[:60]))
     m, n, k, *batch = (int(part) for part in parts)
     return m, n, k, batch[0] if batch else 1
 
