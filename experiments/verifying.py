@@ -78,6 +78,10 @@ def read_kernel(path: Path, target: str) -> Kernel:
         raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found=found) from error
     except KernelError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    if target == "cpu" and any(call.grid for call in kernel.launch.calls):
+        hint = f"evo-l2 verify {path} --target cuda"
+        found = "a launch with a grid, which is a card's"
+        raise ConfigurationError(f"{path} is no kernel for the CPU", expected="a plain call", found=found, hint=hint)
     return kernel
 
 
