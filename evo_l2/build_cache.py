@@ -161,12 +161,15 @@ class BuildCache:
             facts = json.loads((place / _FACTS).read_text(encoding="utf-8"))
             log, more = str(facts["log"]), dict(facts["facts"])
             if facts["gate"] is not None:
-                verdict = Verdict(Status(facts["status"]), facts["gate"], facts["message"])
+                gate, message = facts["gate"], facts["message"]
+                if not isinstance(gate, str) or not isinstance(message, str | None):
+                    return None
+                verdict = Verdict(Status(facts["status"]), gate, message)
                 return Kept(place, _with_report(verdict, log, seconds), log, more, seconds)
             if any(_digest(place / name) != facts["digests"][name] for name in self._products):
                 return None
             return Kept(place, None, log, more, seconds)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def _write_facts(self, work: Path, outcome: BuildOutcome) -> None:

@@ -45,7 +45,7 @@ class Kernel:
         """A kernel from the bytes of a file.
 
         Raises:
-            KernelError: The file is too long, is not UTF-8, or holds NUL bytes.
+            KernelError: The file is too long, is not UTF-8, begins with a byte order mark, or holds NUL bytes.
         """
         if len(data) > LONGEST_SOURCE_BYTES:
             limit = f"at most {LONGEST_SOURCE_BYTES} bytes"
@@ -54,6 +54,9 @@ class Kernel:
             source = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise KernelError("the file is no kernel", expected="UTF-8 text", found=f"byte {error.start} is not") from error
+        if source.startswith("\ufeff"):
+            found = "one at the start"
+            raise KernelError("the file is no kernel", expected="text without a byte order mark", found=found)
         if "\0" in source:
             raise KernelError("the file is no kernel", expected="text", found="a NUL byte")
         return cls(source.replace("\r\n", "\n"), target)

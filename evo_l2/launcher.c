@@ -5,11 +5,13 @@
  *
  * The command runs as a child of this process, which leads their process group. It may use so much processor time and
  * memory, write no file longer than it should, gain no privileges, open no file but below the given paths (where the kernel
- * has Landlock), and make no TCP connection. When the process that asked for it dies, the whole group is killed.
+ * has Landlock), and make no TCP connection. When the process that asked for it dies, the whole group is killed. What the
+ * command started is killed when it ends, what has left the group or lost its parent too.
  *
  * One line goes to the status descriptor: "exit CODE CPU_US", "signal NUMBER CPU_US", or "error WHAT: REASON".
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -168,6 +170,45 @@ static void report(int status, const struct rusage *use)
     say(line);
 }
 
+static pid_t parent_of(const char *pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return -1;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    text[length > 0 ? length : 0] = 0;
+    char *name_end = strrchr(text, ')');
+    int parent = -1;
+    if (name_end == NULL || sscanf(name_end + 1, " %*c %d", &parent) != 1)
+        return -1;
+    return parent;
+}
+
+/* Kills all descendants: those whose parent ended are children of this process, their subreaper, and so on. */
+static void kill_descendants(void)
+{
+    for (int round = 0; round < 1000; round++) {
+        int n_found = 0;
+        struct dirent *entry;
+        DIR *folder = opendir("/proc");
+        if (folder == NULL)
+            return;
+        while ((entry = readdir(folder)) != NULL)
+            if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && parent_of(entry->d_name) == getpid()) {
+                pid_t child = atoi(entry->d_name);
+                kill(child, SIGKILL);
+                waitpid(child, NULL, 0);
+                n_found++;
+            }
+        closedir(folder);
+        if (n_found == 0)
+            return;
+    }
+}
+
 int main(int argc, char **argv)
 {
     int n_options = 0;
@@ -193,6 +234,7 @@ int main(int argc, char **argv)
     sigdelset(&before, SIGCHLD);
     signal(SIGCHLD, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     if (getppid() != (pid_t)atol(parent))
         return 125;
     pid_t leader = getpid(), child = fork();
@@ -204,11 +246,16 @@ int main(int argc, char **argv)
         int got = 0, ended = 0;
         struct rusage use;
         sigwait(&waited, &got);
-        if (got == SIGTERM)
+        if (got == SIGTERM) {
+            kill_descendants();
             kill(0, SIGKILL);
+        }
         if (wait4(child, &ended, WNOHANG, &use) == child) {
             report(ended, &use);
+            kill_descendants();
             return 0;
         }
+        while (waitpid(-1, &ended, WNOHANG) > 0)
+            ;
     }
 }

@@ -19,6 +19,8 @@ from evo_l2.errors import ToolchainError
 __all__ = ["Exceeded", "Finished", "Limits", "capabilities", "launcher_source", "run_limited"]
 
 _MOST_STATUS_BYTES = 1024
+_END_S = 2.0
+"""That the launcher has to end what its command left."""
 
 
 class Exceeded(StrEnum):
@@ -90,7 +92,7 @@ def run_limited(
     write_paths: Sequence[Path],
     environ: Mapping[str, str],
 ) -> Finished:
-    """Runs a command to its end, or to the end of what it may use. Nothing of its process group is left when this returns.
+    """Runs a command to its end, or to the end of what it may use. Nothing that it started is left when this returns.
 
     Args:
         launcher: The compiled `launcher_source`.
@@ -166,7 +168,17 @@ def _listen(output_fd: int, status_fd: int, deadline: float, most_bytes: int) ->
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the group before its leader is reaped: until then, its number cannot belong to anyone else."""
+    """Kills what is left of the group before its leader is reaped: until then, its number cannot belong to anyone else.
+
+    The leader is the launcher, which first kills what has left the group.
+    """
+    deadline = time.monotonic() + _END_S
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(process.pid, signal.SIGTERM)
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.0005)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

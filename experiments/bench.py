@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from evo_l2.errors import DeviceError
 from evo_l2.evaluation import CaseTiming, Estimate, Status, TimingSession
 from evo_l2.judge import Failure, Fault, Judge, fault_failure
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
 from evo_l2.problems.hgemm import Hgemm
+from evo_l2.targets.cuda.pairs import roofline_us
 from evo_l2.timing import pooled_estimate
 from experiments.sweeping import sweep
 
@@ -152,7 +153,7 @@ def _row(
     time_us = statistics.median(kept)
     base = [b for b, keep in zip(timing.baseline_us, timing.kept, strict=True) if keep] or timing.baseline_us
     work = instance.problem.work(instance.sizes)
-    floor_us = max(work.n_flops / (rig.card.fp32_sum_tflops * 1e6), work.n_bytes / (rig.card.memory_gb_s * 1e3))
+    floor_us = max(roofline_us(instance, rig.card, rig.card.clock_mhz), work.n_bytes / (rig.card.memory_gb_s * 1e3))
     return Row(
         *about,
         Status.PASSED.value if estimate is not None else Status.INCONCLUSIVE.value,
@@ -188,8 +189,13 @@ def _from_the_host(
         rng = np.random.default_rng(seeds[0])
         gap_us = call_us / _LOAD
         if mode == "server":
-            firsts = [it[0].host(it[1]) for it in sides.values()]
-            gap_us = max(statistics.median(ns) for ns in firsts if not isinstance(ns, Fault)) / 1000 / _LOAD
+            firsts = []
+            for side, (on, n) in sides.items():
+                first = on.host(n)
+                if isinstance(first, Fault):
+                    return _blamed(first, side)
+                firsts.append(statistics.median(first))
+            gap_us = max(firsts) / 1000 / _LOAD
         times: dict[str, list[float]] = {side: [] for side in sides}
         everything: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(_HOST_BLOCKS if mode == "host" else _SERVER_BLOCKS):
@@ -200,7 +206,7 @@ def _from_the_host(
                 fills = judge.prepare_timed(on, n, draws[side])
                 latencies = on.host(n) if mode == "host" else on.serve(arrivals)
                 if isinstance(latencies, Fault):
-                    return fault_failure(latencies)
+                    return _blamed(latencies, side)
                 if side == "kernel":
                     failure = judge.check_timed(on, fills, draws[side])
                     if failure is not None:
@@ -216,6 +222,12 @@ def _from_the_host(
     return CaseTiming(instance.sizes, tuple(times["kernel"]), tuple(times["baseline"]), kept)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers."""
-    return math.exp(statistics.fmean(math.log(value) for value in values))
+def _blamed(fault: Fault, side: str) -> Failure:
+    """A fault of the kernel.
+
+    Raises:
+        DeviceError: It is the other side's.
+    """
+    if side == "baseline":
+        raise DeviceError("the baseline fails", found=fault.detail, hint="evo-l2 doctor")
+    return fault_failure(fault)

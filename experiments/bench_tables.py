@@ -20,7 +20,7 @@ from evo_l2.errors import StorageError
 from experiments.bench import Row, standing
 from experiments.printable import printable
 
-__all__ = ["buckets", "cuda_l2_csv", "plain", "print_rows", "rows_csv", "write_text"]
+__all__ = ["buckets", "cuda_l2_csv", "plain", "print_rows", "rows_csv", "rows_json", "write_text"]
 
 _BUCKETS = (("below 10 GFLOP", 1e10), ("10 to 300 GFLOP", 3e11), ("above 300 GFLOP", math.inf))
 """Sizes by operations of one call."""
@@ -68,31 +68,30 @@ def print_rows(rows: Sequence[Row], console: Console | None = None) -> None:
         if is_offline or name not in ("TFLOP/s", "roofline"):
             table.add_column(name, justify=justify, no_wrap=name != "kernel")  # type: ignore[arg-type]
     for row in rows:
-        shape, name = shape_in_words(row.sizes), f"{row.kernel} ({row.layout})"
+        shape, kernel = shape_in_words(row.sizes), Text(printable(f"{row.kernel} ({row.layout})"))
         if row.time_us is None or row.estimate is None:
             rest = [""] * (len(table.columns) - 3)
-            table.add_row(shape, name, *rest, Text(row.status, style="red"))
+            table.add_row(shape, kernel, *rest, Text(row.status, style="red"))
             continue
         words = standing(row.estimate)
         low, high = row.estimate.interval
-        cells = [shape, name, f"{row.time_us:.2f}"]
+        cells: list[str | Text] = [shape, kernel, f"{row.time_us:.2f}"]
         if is_offline:
             cells += [f"{row.tflops or 0.0:.1f}", f"{row.roofline or 0.0:.2f}"]
         cells += [str(row.baseline), f"{row.baseline_us or 0.0:.2f}", f"{row.estimate.speedup:.3f}", f"{low:.3f}-{high:.3f}"]
         table.add_row(*cells, Text(words, style=_COLOURS[words]))
     console.print(table)
     for row in rows:
+        where = f"{row.kernel} at {shape_in_words(row.sizes)}"
         if row.message is not None:
-            console.print(
-                Text(f"{row.kernel} at {shape_in_words(row.sizes)}: {row.status} at gate {printable(row.message)}"),
-                soft_wrap=True,
-            )
+            console.print(Text(printable(f"{where}: {row.status} at gate {row.message}")), soft_wrap=True)
         if row.percentiles_us:
             shares = ", ".join(f"{p} {ours:.1f} against {base:.1f} us" for p, (ours, base) in row.percentiles_us.items())
-            console.print(Text(f"{row.kernel} at {shape_in_words(row.sizes)}: {shares}"), soft_wrap=True)
-    for kernel, words, n_shapes, mean in buckets(rows):
+            console.print(Text(printable(f"{where}: {shares}")), soft_wrap=True)
+    for who, words, n_shapes, mean in buckets(rows):
         shapes = f"{n_shapes} shape{'' if n_shapes == 1 else 's'}"
-        console.print(Text(f"{kernel}: {words}, {shapes}: geometric mean of the ratios {mean:.3f}"), soft_wrap=True)
+        text = f"{who}: {words}, {shapes}: geometric mean of the ratios {mean:.3f}"
+        console.print(Text(printable(text)), soft_wrap=True)
 
 
 def plain(row: Row) -> dict[str, object]:

@@ -14,16 +14,17 @@ from evo_l2.errors import ConfigurationError
 from evo_l2.judge import Failure, Judge
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
+from evo_l2.problems.hgemm import Hgemm
 from evo_l2.problems.shapes import SHAPE_SETS, shape_set
 from experiments.bench import Row, bench
 from experiments.bench_tables import cuda_l2_csv, print_rows, rows_csv, rows_json, write_text
 from experiments.parts import open_rig
+from experiments.printable import printable
 from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
 from experiments.verifying import parse_shape, read_kernel
 
 if TYPE_CHECKING:
     from evo_l2.targets.cuda.pairs import Side
-    from evo_l2.targets.cuda.rig import Rig
 
 __all__ = ["parse_shapes", "run_bench"]
 
@@ -32,7 +33,7 @@ def parse_shapes(texts: Sequence[str]) -> tuple[tuple[int, int, int, int], ...]:
     """Named sets, and shapes as `M,N,K` or `M,N,K,BATCH`, each once.
 
     Raises:
-        ConfigurationError: One of them is neither.
+        ConfigurationError: One of them is neither, or too small or large to be measured.
     """
     found: list[tuple[int, int, int, int]] = []
     for text in texts:
@@ -43,7 +44,10 @@ def parse_shapes(texts: Sequence[str]) -> tuple[tuple[int, int, int, int], ...]:
         else:
             expected = f"M,N,K or M,N,K,BATCH, or one of {', '.join(SHAPE_SETS)}"
             raise ConfigurationError("the shapes cannot be used", expected=expected, found=repr(text[:60]))
-    return tuple(dict.fromkeys(found))
+    shapes = tuple(dict.fromkeys(found))
+    for shape in shapes:
+        Hgemm((shape,))
+    return shapes
 
 
 def run_bench(
@@ -65,10 +69,12 @@ def run_bench(
 ) -> bool:
     """Measures, prints and writes; True when every kernel passed everywhere.
 
+    What was measured is printed and written whatever ends it.
+
     Raises:
         EvoL2Error: Input cannot be used, or the card, a library or a file is at fault.
     """
-    kernels = [(path.stem, read_kernel(path, "cuda")) for path in files]
+    kernels = [(printable(path.stem), read_kernel(path, "cuda")) for path in files]
     if db is not None:
         kernels += _elites(db, count)
     if not kernels:
@@ -79,32 +85,46 @@ def run_bench(
     wanted = parse_shapes(shapes)
     opponent = read_kernel(against, "cuda") if against is not None else None
     rows: list[Row] = []
+    environment: dict[str, object] = {}
     timing = TimingConfig(final_blocks=blocks)
-    with open_rig(cuda, timing, LimitsConfig()) as rig:
-        environment: dict[str, object] = {
-            "key": rig.environment.key,
-            **rig.environment.identity,
-            **rig.environment.provenance,
-        }
-        with _other_side(opponent, rig, cuda, timing) as other:
-            layouts = cuda_l2 is not None
-            rows_of = bench(
-                rig, kernels, wanted, accumulate, mode=mode, both_layouts=layouts, against=other, n_settings=sweep
-            )
-            for row in rows_of:
-                rows.append(row)
-                if sys.stderr.isatty():
-                    print(f"{len(rows)} of {len(wanted) * len(kernels)}", end="\r", file=sys.stderr, flush=True)
+    try:
+        with open_rig(cuda, timing, LimitsConfig()) as rig:
+            its = rig.environment
+            environment |= {"key": its.key, **its.identity, **its.provenance}
+            with _other_side(opponent, cuda, timing) as other:
+                layouts = cuda_l2 is not None
+                rows_of = bench(
+                    rig, kernels, wanted, accumulate, mode=mode, both_layouts=layouts, against=other, n_settings=sweep
+                )
+                for row in rows_of:
+                    rows.append(row)
+                    if sys.stderr.isatty():
+                        print(f"{len(rows)} of {len(wanted) * len(kernels)}", end="\r", file=sys.stderr, flush=True)
+    finally:
+        if rows:
+            _report(rows, environment, csv, json, cuda_l2, as_json=as_json)
+    return all(row.status == "passed" for row in rows)
+
+
+def _report(
+    rows: Sequence[Row],
+    environment: dict[str, object],
+    csv: Path | None,
+    json: Path | None,
+    cuda_l2: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         print(rows_json(rows, environment), end="")
     else:
         print_rows(rows)
-    for path, text in (
-        (csv, rows_csv(rows)), (json, rows_json(rows, environment)), (cuda_l2, cuda_l2_csv(rows) if cuda_l2 else ""),
-    ):  # fmt: skip
-        if path is not None:
-            write_text(path, text)
-    return all(row.status == "passed" for row in rows)
+    if csv is not None:
+        write_text(csv, rows_csv(rows))
+    if json is not None:
+        write_text(json, rows_json(rows, environment))
+    if cuda_l2 is not None:
+        write_text(cuda_l2, cuda_l2_csv(rows))
 
 
 def _elites(db: Path, count: int) -> list[tuple[str, Kernel]]:
@@ -116,7 +136,7 @@ def _elites(db: Path, count: int) -> list[tuple[str, Kernel]]:
 
 @contextlib.contextmanager
 def _other_side(
-    opponent: Kernel | None, rig: Rig, cuda: CudaConfig, timing: TimingConfig
+    opponent: Kernel | None, cuda: CudaConfig, timing: TimingConfig
 ) -> Iterator[Callable[[Instance], Side] | None]:
     """Makes the other side of the pairs from a kernel, which is proved first; None where there is no such kernel."""
     if opponent is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -91,6 +92,13 @@ class RunConfig(Section):
             hint = "--set budget.wall_s=600"
             raise ConfigurationError("the run would never end", expected=expected, found="neither", hint=hint)
         return self
+
+    @property
+    def builders(self) -> int:
+        """Builds at once."""
+        if self.workers.build is not None:
+            return self.workers.build
+        return 2 if self.target == "cpu" else min(16, len(os.sched_getaffinity(0)))
 
     @property
     def model_operators(self) -> tuple[str, ...]:

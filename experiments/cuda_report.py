@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import textwrap
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from evo_l2.targets.cuda.compiler import DEFAULT_ARCH
 from evo_l2.targets.cuda.devices import present_devices
 from evo_l2.targets.cuda.gates import GATES
 from evo_l2.targets.cuda.sass import annotate, read_sass
-from experiments.parts import cache_dir, open_rig
+from evo_l2.targets.cuda.screen import SCREEN_GATES, screen
+from experiments.parts import cache_dir, note_passed_over, open_rig
+from experiments.printable import printable
 from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
 from experiments.verifying import named_measures, problem_of, read_kernel, verify
 
@@ -61,8 +64,9 @@ def verify_cuda(
     problem = problem_of(kernel, shape, accumulate)
     if arch is None and (device is not None or any(found.card is not None for found in present_devices())):
         return _verify_on_card(kernel, problem, device, builder, as_json=as_json)
-    card = card_for(arch or DEFAULT_ARCH)
+    card = _card(arch or DEFAULT_ARCH)
     with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as evaluator:
+        note_passed_over(evaluator.compiler.toolkit)
         prepared = evaluator.prepare(kernel)
         compiler = evaluator.compiler.builder
     if as_json:
@@ -90,7 +94,13 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
     """
     kernel = read_kernel(path, "cuda")
     problem = problem_of(kernel, "256,256,256", "fp16")
-    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card_for(arch), builder=builder) as it:
+    refused = screen(kernel, problem, SCREEN_GATES - {"size", "text", "includes"})
+    if refused is not None:
+        hint = f"evo-l2 verify {path} --arch {arch}"
+        raise ConfigurationError(f"{path} is not built", expected="a kernel", found=refused.message, hint=hint)
+    card = _card(arch)
+    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as it:
+        note_passed_over(it.compiler.toolkit)
         built = it.compiler.build(kernel, it.environment.identity["arch"])
         if isinstance(built, Verdict):
             hint = f"evo-l2 verify {path} --arch {arch}"
@@ -98,7 +108,15 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
                 f"{path} does not build", expected="a kernel that compiles", found=built.message, hint=hint
             )
         sass = read_sass(built.cubin, it.compiler.toolkit.tool("nvdisasm"))
-    print(annotate(sass, kernel.source), end="")
+    print(printable(annotate(sass, kernel.source)), end="")
+
+
+def _card(arch: str) -> Card:
+    """The card of an architecture; says so where that is built for under another name."""
+    card = card_for(arch)
+    if arch.startswith("sm_") and arch != card.arch:
+        print(f"evo-l2: {arch} is built for as {card.arch} ({card.name})", file=sys.stderr)
+    return card
 
 
 def _print(title: str, prepared: Prepared, card: Card, compiler: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,11 @@ def cuda_findings() -> Iterator[Finding]:
         yield Finding("target cuda", None, str(error).partition("; try: ")[0], error.hint)
         return
     facts = dict(toolkit.facts)
-    if toolkit.nvrtc is None and (other := find_toolkit(wheels_first=True)).nvrtc is not None:
-        facts["nvrtc"] = f"{other.nvrtc} ({other.source}, {other.version})"
+    if toolkit.nvrtc is None:
+        with contextlib.suppress(EvoL2Error):
+            other = find_toolkit(wheels_first=True)
+            if other.nvrtc is not None:
+                facts["nvrtc"] = f"{other.nvrtc} (CUDA {other.version} of {other.source}; for --builder nvrtc)"
     for what, fact in facts.items():
         absent = fact.startswith(("missing", "not installed"))
         yield Finding(f"cuda {what}", None if absent else True, fact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,13 @@ from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.problems.hgemm import Hgemm
 from experiments.config import RunConfig
+from experiments.printable import printable
 from experiments.sections import CudaConfig, GeneratorConfig, LimitsConfig, TimingConfig
 
 if TYPE_CHECKING:
     from evo_l2.targets.cuda.cards import Card
     from evo_l2.targets.cuda.rig import Rig
+    from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = [
     "cache_dir",
@@ -27,6 +30,7 @@ __all__ = [
     "make_generator",
     "make_operators",
     "make_problem",
+    "note_passed_over",
     "open_rig",
     "warm_up",
 ]
@@ -68,8 +72,18 @@ def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 
     builder = None if config.cuda.builder == "auto" else config.cuda.builder
-    folder = cache_dir() / "cuda"
-    return BuildOnlyEvaluator(problem, folder, cuda_card(config), builder=builder, build_s=config.limits.build_s)
+    evaluator = BuildOnlyEvaluator(
+        problem, cache_dir() / "cuda", cuda_card(config), builder=builder, build_s=config.limits.build_s
+    )
+    note_passed_over(evaluator.compiler.toolkit)
+    return evaluator
+
+
+def note_passed_over(toolkit: Toolkit) -> None:
+    """Says on standard error which toolkits were asked for, or come first, and are not the one that builds."""
+    for note in toolkit.notes:
+        if "passed over" in note:
+            print(f"evo-l2: {printable(note)}; CUDA {toolkit.version} of {toolkit.source} builds", file=sys.stderr)
 
 
 def cuda_card(config: RunConfig) -> Card:

@@ -22,7 +22,7 @@ from experiments.config import restore_config
 from experiments.run import Finished
 from experiments.summary import KernelRow, Summary, summarise
 
-__all__ = ["bare_in_words", "counted", "indented", "print_summary", "program"]
+__all__ = ["bare_in_words", "counted", "indented", "print_summary", "program", "rate_in_words"]
 
 
 def counted(number: int, thing: str) -> str:
@@ -33,6 +33,11 @@ def counted(number: int, thing: str) -> str:
 def indented(text: str, width: int, n_spaces: int) -> str:
     """The text in lines of at most `width`, each behind some spaces."""
     return textwrap.fill(text, width, initial_indent=" " * n_spaces, subsequent_indent=" " * n_spaces)
+
+
+def rate_in_words(gflops: float) -> str:
+    """For instance `92.9 GFLOP/s`, or `752.9 TFLOP/s`."""
+    return f"{gflops:.1f} GFLOP/s" if gflops < 1000 else f"{gflops / 1000:.1f} TFLOP/s"
 
 
 def bare_in_words(bare_us: float | None) -> str:
@@ -133,7 +138,7 @@ def _times(summary: Summary) -> list[str]:
     for case in summary.cases[:8]:
         sizes = " x ".join(str(size) for size in case.sizes[:3]) + (f" x {case.sizes[3]}" if case.sizes[3:] != (1,) else "")
         bare = bare_in_words(case.bare_baseline_us)
-        best = f"best {case.kernel_us:.1f} us ({case.kernel_gflops:.1f} GFLOP/s)"
+        best = f"best {case.kernel_us:.1f} us ({rate_in_words(case.kernel_gflops)})"
         lines.append(f"{sizes}: {best}, baseline {case.baseline_us:.1f} us{bare}")
     return lines
 

@@ -206,7 +206,7 @@ def _go(
 ) -> Finished:
     operators = make_operators(config, generator)
     search = Search(run.rewind(), operators, config.seed, SearchSettings(config.search.tournament, config.search.exploration))
-    quiet = Quiet([generator] if generator is not None else [])
+    quiet = Quiet([generator] if generator is not None else [], builds_disturb=config.target == "cpu")
     settings = config.generator
     usd_per_token = max(settings.price_in_usd_per_million, settings.price_out_usd_per_million) / 1e6
     limits = Limits(config.budget.evaluations, config.budget.wall_s, config.budget.tokens, config.budget.usd)
@@ -222,7 +222,7 @@ def _go(
         evaluator=evaluator,
         quiet=quiet,
         budget=Budget(limits, usd_per_token),
-        settings=PipelineSettings(config.search.batch, config.search.lookahead, config.workers.build),
+        settings=PipelineSettings(config.search.batch, config.search.lookahead, config.builders),
         told=told,
     )
     if generator is not None and not recorded:

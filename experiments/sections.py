@@ -255,10 +255,10 @@ class LimitsConfig(Section):
 
 
 class WorkersConfig(Section):
-    """How much runs side by side while nothing is timed."""
+    """How much runs side by side; on the CPU target, while nothing is timed."""
 
-    build: Annotated[int, Field(ge=1, le=256)] = 2
-    """Builds at once."""
+    build: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Builds at once; 2 where kernels run on the processor, and one for each core (16 at most) for CUDA, when left out."""
 
 
 class CudaConfig(Section):

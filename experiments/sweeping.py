@@ -35,9 +35,11 @@ def settings_of(kernel: Kernel, most: int) -> list[Kernel]:
     if n_points <= most:
         points = list(itertools.product(*domains))
     else:
-        picks = np.random.default_rng(_SEED).choice(n_points, size=most, replace=False)
-        places = [np.unravel_index(pick, [len(domain) for domain in domains]) for pick in picks]
-        points = [tuple(d[int(i)] for d, i in zip(domains, place, strict=True)) for place in places]
+        rng = np.random.default_rng(_SEED)
+        lots: dict[tuple[int, ...], None] = {}
+        while len(lots) < most:
+            lots[tuple(domain[int(rng.integers(len(domain)))] for domain in domains)] = None
+        points = list(lots)
     found = {kernel.digest: kernel}
     for point in points:
         other = kernel.with_tunables({name: int(value) for name, value in zip(names, point, strict=True)})

@@ -22,7 +22,7 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
 from experiments.parts import cache_dir
 from experiments.printable import printable
-from experiments.report import bare_in_words, counted, indented
+from experiments.report import bare_in_words, counted, indented, rate_in_words
 
 __all__ = [
     "built_in_words",
@@ -48,6 +48,9 @@ class Stage:
     """Whether it was reached and came to no answer: the machine did not hold still."""
 
 
+_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
+
+
 def parse_shape(text: str) -> tuple[int, int, int, int]:
     """`M,N,K` or `M,N,K,BATCH`.
 
@@ -55,8 +58,8 @@ def parse_shape(text: str) -> tuple[int, int, int, int]:
         ConfigurationError: It is neither.
     """
     parts = text.split(",")
-    if len(parts) not in (3, 4) or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise ConfigurationError("the shape cannot be used", expected="M,N,K or M,N,K,BATCH", found=repr(text))
+    if len(parts) not in (3, 4) or not all(_NUMBER.fullmatch(part) for part in parts):
+        raise ConfigurationError("the shape cannot be used", expected="M,N,K or M,N,K,BATCH", found=repr(text[:60]))
     m, n, k, *batch = (int(part) for part in parts)
     return m, n, k, batch[0] if batch else 1
 
@@ -75,6 +78,10 @@ def read_kernel(path: Path, target: str) -> Kernel:
         raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found=found) from error
     except KernelError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    if target == "cpu" and any(call.grid for call in kernel.launch.calls):
+        hint = f"evo-l2 verify {path} --target cuda"
+        found = "a launch with a grid, which is a card's"
+        raise ConfigurationError(f"{path} is no kernel for the CPU", expected="a plain call", found=found, hint=hint)
     return kernel
 
 
@@ -233,7 +240,7 @@ def _print_times(console: Console, problem: Hgemm, evaluation: Evaluation) -> No
     for case in evaluation.session.cases:
         micros = float(np.median(case.kernel_us))
         gflops = problem.work(case.sizes).n_flops / micros / 1e3
-        rate = f"{gflops:.1f} GFLOP/s" if gflops < 1000 else f"{gflops / 1000:.1f} TFLOP/s"
+        rate = rate_in_words(gflops)
         bare = bare_in_words(case.bare_baseline_us)
         base = float(np.median(case.baseline_us))
         console.print(Text(f"{micros:.1f} us a call, {rate}; baseline {base:.1f} us{bare}"), soft_wrap=True)

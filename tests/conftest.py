@@ -1,7 +1,10 @@
 """Shared by the tests: the instant evaluator of the benchmarks, a cache of builds, the pinned CUDA toolkit, golden texts."""
 
+import contextlib
 import functools
+import importlib
 import importlib.util
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -75,6 +78,64 @@ def nvrtc(cuda_wheels, session_cache):
     """A compiler by NVRTC, which takes a sixth of the time of nvcc: for tests that want a build and not a certain builder."""
     with CudaCompiler(cuda_wheels, session_cache / "evo-l2" / "cuda", builder="nvrtc") as compiler:
         yield compiler
+
+
+class FakeCard:
+    """The settings of `tests/fake_card`, which this process and those that it starts read at every call."""
+
+    def __init__(self, path):
+        self._path = path
+        self.reset()
+
+    def set(self, **settings):
+        """Changes what the card is like from now on."""
+        self._settings |= settings
+        self._write()
+
+    def reset(self):
+        """Makes it a card without a defect again."""
+        self._settings = {}
+        self._write()
+
+    def _write(self):
+        # In one step: a runner that starts meanwhile reads the old or the new.
+        self._path.with_suffix(".new").write_text(json.dumps(self._settings), encoding="utf-8")
+        self._path.with_suffix(".new").replace(self._path)
+
+    @property
+    def driver(self):
+        """The driver's stand-in in this process."""
+        return importlib.import_module("cuda.bindings.driver")
+
+
+@contextlib.contextmanager
+def _fake_card(path, monkeypatch):
+    tests = Path(__file__).parent
+    packages = ("cuda", "cupy", "nvmath")
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        monkeypatch.delitem(sys.modules, name)
+    card = FakeCard(path)
+    monkeypatch.setenv("FAKE_CARD", str(path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tests / "fake_card", tests, tests.parent))))
+    monkeypatch.syspath_prepend(tests / "fake_card")
+    yield card
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def fake_card(tmp_path, monkeypatch):
+    """A card made of this machine's memory, here and in every process that is started."""
+    with _fake_card(tmp_path / "card.json", monkeypatch) as card:
+        yield card
+
+
+@pytest.fixture(scope="module")
+def shared_card(tmp_path_factory):
+    """One for a process that several tests use; what they set they have to set back."""
+    path = tmp_path_factory.mktemp("card") / "card.json"
+    with pytest.MonkeyPatch.context() as monkeypatch, _fake_card(path, monkeypatch) as card:
+        yield card
 
 
 class Goldens:

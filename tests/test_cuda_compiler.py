@@ -1,6 +1,7 @@
 """From CUDA source to cubin without a card: what builds, what does not, and whose fault that is."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import time
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from evo_l2.build_cache import BuildCache, BuildOutcome
 from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
@@ -303,3 +305,27 @@ def test_resources_read_alike_from_ptxas_and_from_nvrtc():
     by_nvrtc = by_ptxas.replace("    8 bytes", "ptxas         .     8 bytes")
     assert resource_lines(by_ptxas + "ptxas info    : Compile time = 3 ms\n") == by_ptxas.rstrip()
     assert resource_lines(by_nvrtc) == by_ptxas.rstrip()
+
+
+def test_a_million_blank_lines_in_assembly_take_no_time(compiler):
+    macros = '#define S0 "\\n\\n\\n\\n"\n' + "".join(f"#define S{n} S{n - 1} S{n - 1}\n" for n in range(1, 16))
+    body = BODY.replace("{ C[", "{ asm volatile(S15 ::); C[")
+    begin = time.monotonic()
+    assert isinstance(compiler.build(kernel(macros, body)), CudaBuilt)
+    assert time.monotonic() - begin < 30
+
+
+def test_a_number_of_five_thousand_digits_is_no_crash(compiler):
+    body = BODY.replace("{ C[", '{ asm volatile(".b8 1,' + "9" * 5000 + ';"); C[')
+    assert failure(compiler, body=body)[:2] == (Status.BUILD_ERROR, "compile")
+
+
+@pytest.mark.parametrize("damage", [{"gate": 3, "message": ["m"]}, {"message": ["m"]}, {"status": 7}])
+def test_a_damaged_failure_is_built_anew(tmp_path, damage):
+    cache = BuildCache(tmp_path, ())
+    outcome = BuildOutcome(Verdict(Status.BUILD_ERROR, "compile", "no such name"))
+    first = cache.obtain("ab", lambda _: outcome).verdict
+    (entry,) = tmp_path.glob("*/*/facts.json")
+    entry.write_text(json.dumps(json.loads(entry.read_text()) | damage))
+    again = cache.obtain("ab", lambda _: outcome).verdict
+    assert (again.status, again.gate, again.message) == (first.status, first.gate, first.message)

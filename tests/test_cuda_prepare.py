@@ -201,7 +201,9 @@ def test_a_warm_disassembler_changes_nothing_about_a_reading(compiler, name):
     assert bool(plain.refusals) == (name == "mma_f16_nn")
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"code": {}}', "half", "binary"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", '{"code": {}}', '{"code": {"entries": [1]}, "digest": 1}', "half", "binary"]
+)
 def test_a_damaged_memo_is_read_again(compiler, damage):
     build, entries, problem = built(compiler)
     first = inspect(build, entries, compiler.toolkit, problem)
@@ -370,6 +372,37 @@ def test_sass_stands_below_its_source(environ):
     numbered = [line for line in lines if line[:5].strip().isdigit() and line[5:7] in ("  ", "")]
     assert [line[7:].rstrip() for line in numbered] == [line.rstrip() for line in source]
     assert "LDGSTS" in done.stdout
+
+
+def test_sass_obeys_nothing_that_a_source_says_to_a_terminal(environ, tmp_path):
+    text = seed("naive_nn").source
+    for name, line, says in (("hidden", "// \x1b[31mred", "U+001B"), ("reads", '#include "/etc/hostname"', "headers")):
+        path = tmp_path / f"{name}.cu"
+        path.write_text(text.replace("#include", f"{line}\n#include", 1), encoding="utf-8")
+        done = evo("sass", path, environ=environ)
+        assert done.returncode == 2
+        assert "\x1b" not in done.stdout + done.stderr
+        assert says in done.stderr or "control character" in done.stderr
+
+
+def test_a_toolkit_that_is_passed_over_is_told(environ, tmp_path):
+    done = evo("verify", SEEDS / "naive_nn.cu", environ={**environ, "CUDA_HOME": str(tmp_path)})
+    assert done.returncode == 0
+    assert "CUDA_HOME passed over" in done.stderr
+
+
+def test_an_architecture_under_another_name_is_told(environ):
+    done = evo("verify", SEEDS / "naive_nn.cu", "--arch", "sm_90", environ=environ)
+    assert done.returncode == 0
+    assert "sm_90 is built for as sm_90a" in done.stderr
+
+
+def test_a_card_kernel_without_its_suffix_says_what_to_type(environ, tmp_path):
+    path = tmp_path / "kernel.txt"
+    path.write_text(seed("naive_nn").source, encoding="utf-8")
+    done = evo("verify", path, environ=environ)
+    assert done.returncode == 2
+    assert "--target cuda" in done.stderr
 
 
 def test_sass_shows_what_a_gate_refuses(environ):

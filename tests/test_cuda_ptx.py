@@ -1,6 +1,7 @@
 """Rules on PTX and machine code: what no kernel may use is found with its line, and nothing else."""
 
 import re
+import time
 
 import pytest
 
@@ -14,7 +15,9 @@ def rules(findings):
 def test_ptx_that_breaks_rules_is_found_with_its_line(goldens):
     findings = lint_ptx(goldens.text("banned.ptx"))
     source = goldens.text("banned.cu").split("\n")
-    assert {f.rule for f in findings} == set(RULES) - {"device-launch", "indirect-call", "call-number", "local-memory"}
+    assert {f.rule for f in findings} == set(RULES) - {
+        "device-launch", "indirect-call", "call-number", "local-memory", "texture",
+    }  # fmt: skip
     for finding in findings:
         word = re.split(r"[\s,]+", finding.line_text.replace("call.uni", ""))[0].split(".")[0]
         plain_words = {"mov": ("clock", "globaltimer", "%pm0"), "free": ("free",)}
@@ -108,3 +111,74 @@ def test_each_rule_catches_its_statement(statement, rule):
 )  # fmt: skip
 def test_what_kernels_may_use_is_left_alone(statement):
     assert lint_ptx(f".visible .entry k()\n{{\n{statement}\nret;\n}}\n") == ()
+
+
+POLICIES = """
+.visible .entry f()
+{
+%s
+ld.global.L2::cache_hint.f32 %%f1, [%%rd1], pol;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_known"),
+    [
+        ("mov.b64 pol, 0x12F0000000000000;", True),
+        ("mov.b64 pol, 0x12F0000000000000; mov.b64 pol, %rd9;", False),
+        ("mov.b64 other, 0x12F0000000000000; mov.b64 pol, other;", True),
+        ("mov.b64 pol, 0x12F0000000000000; call.uni (pol), g, ();", False),
+        ("mov.b64 pol, 0x12F0000000000000; call.uni(pol),g,();", False),
+        ("mov.b64 pol, 0x12F0000000000000; call (%r1, pol), g, (%r2);", False),
+        ("mov.b64 pol, 0x12F0000000000000; .func (.reg .b64 pol) g()", False),
+        ("mov.b64 pol, 0x12F0000000000000; .func g(.reg .f32 a, .reg .b64 pol)", False),
+        (f"mov.b64 pol, {'9' * 5000};", False),
+    ],
+)
+def test_a_policy_is_known_only_where_nothing_else_can_set_its_register(statements, is_known):
+    found = {f.rule for f in lint_ptx(POLICIES % statements)}
+    assert found == (set() if is_known else {"cache-policy"})
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\n"])
+def test_many_blanks_take_no_time(blank):
+    begin = time.process_time()
+    many = blank * 300_000
+    statements = f"mov.b64 pol, 0x12F0000000000000;{many}"
+    assert lint_ptx(POLICIES % statements) == ()
+    hinted = f".visible .entry f(){many}{{ ld.global.L2::cache_hint.f32 %f1, [%rd1], (0x12F0000000000000{many}+ 0); }}"
+    assert {f.rule for f in lint_ptx(hinted)} == {"cache-policy"}
+    assert time.process_time() - begin < 5
+
+
+ADDRESS = """
+.visible .entry f(.param .align 64 .b8 f_param_0[128])
+{
+mov.b64 %%rd1, f_param_0;
+cvta.param.u64 %%rd2, %%rd1;
+%s
+}
+.visible .entry g()
+{
+ld.global.u32 %%r1, [%%rd2];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_refused"),
+    [
+        ("prefetch.tensormap [%rd2];", False),
+        ("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd2, {%r2, %r3}], [%r4];", False),
+        ("selp.b64 %rd3, %rd2, %rd4, %p1; prefetch.param.tensormap [%rd3];", False),
+        ("ld.u64 %rd3, [%rd2+-480];", True),
+        ("add.s64 %rd3, %rd2, -480; @%p1 ld .u64 %rd4, [%rd3];", True),
+        ("mov.b64 {%r1, %r2}, %rd2; st.global.u32 [%rd9], %r1;", True),
+        ("st.param.b64 [param0], %rd2; call.uni g, (param0);", True),
+        ("cvta .param .u64 a, %rd1; ld.u64 %rd3, [a];", True),
+    ],
+)  # fmt: skip
+def test_the_address_of_an_argument_is_for_the_copy_engine_alone(statements, is_refused):
+    found = {f.rule for f in lint_ptx(ADDRESS % statements)}
+    assert found == ({"call-number"} if is_refused else set())

@@ -203,6 +203,9 @@ def test_a_descriptor_that_is_no_constant_leaves_the_sums_unknown(goldens):
         ("R3, -RZ, R5.H0_H0", "HADD2.F32", 0),
         ("R3, R4, R5, R6", "HFMA2", 1),
         ("R3, R4, R5", "HADD2", 1),
+        ("R3, R4, R5, R6", "HFMA2.BF16_V2", 1),
+        ("R3, R4, R5", "HMUL2.BF16_V2", 1),
+        ("R3, -RZ, RZ, 0, 0", "HFMA2.BF16_V2", 0),
     ],
 )
 def test_half_arithmetic_is_told_from_conversions_and_constants(goldens, operands, opcode, n):

@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 import sys
+import time
 
 import pytest
 
@@ -98,3 +99,22 @@ def test_a_missing_part_is_one_clear_line_with_its_wheel(cuda_wheels, tmp_path):
         toolkit.tool("nvdisasm")
     with pytest.raises(ToolchainError, match=r"no nvrtc.*nvidia-cuda-nvrtc"):
         CudaCompiler(dataclasses.replace(toolkit, nvrtc=None), tmp_path, builder="nvrtc")
+
+
+@pytest.mark.usefixtures("cuda_wheels")
+def test_a_tool_without_an_end_to_what_it_says_is_passed_over_at_once(tmp_path, monkeypatch):
+    folder = fake_nvcc(tmp_path, "exec yes nonsense")
+    clean_environment(monkeypatch, folder / "bin")
+    begin = time.monotonic()
+    found = find_toolkit()
+    assert found.source == "wheels"
+    assert "nvcc writes more than 1048576 bytes" in found.notes[0]
+    assert time.monotonic() - begin < 20
+
+
+def test_a_host_compiler_that_is_missing_is_what_to_install(tmp_path, monkeypatch):
+    folder = fake_nvcc(tmp_path, "echo 'gcc: No such file or directory' >&2; exit 1")
+    clean_environment(monkeypatch, folder / "bin")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ToolchainError, match=r"try: put gcc on PATH \(apt-get install g\+\+\): nvcc needs it"):
+        find_toolkit()

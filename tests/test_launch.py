@@ -333,7 +333,12 @@ def test_arithmetic_agrees_with_python(text):
 
 
 def test_files_that_are_no_text_are_refused():
-    for data, says in ((b"\xff\xfe", "UTF-8"), (b"a\0b", "NUL"), (b" " * (LONGEST_SOURCE_BYTES + 1), "too long")):
+    for data, says in (
+        (b"\xff\xfe", "UTF-8"),
+        (b"\xef\xbb\xbfa", "byte order mark"),
+        (b"a\0b", "NUL"),
+        (b" " * (LONGEST_SOURCE_BYTES + 1), "too long"),
+    ):
         with pytest.raises(KernelError, match=says):
             Kernel.from_bytes(data, "cpu")
 

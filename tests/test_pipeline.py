@@ -377,3 +377,20 @@ def test_a_single_seed_is_tried_until_it_is_timed_and_the_next_start_tries_on(in
         assert handle.name != "run"
         assert next(iter(handle.history())).outcome is Outcome.DUPLICATE
         assert len(handle.elites()) == 1
+
+
+def test_builds_go_on_while_a_card_is_timed_and_wait_while_a_processor_is():
+    for disturb in (True, False):
+        quiet = Quiet(builds_disturb=disturb)
+        built = threading.Event()
+
+        def build(quiet=quiet, built=built):
+            with quiet.noise():
+                built.set()
+
+        with quiet.silence():
+            thread = threading.Thread(target=build)
+            thread.start()
+            assert built.wait(0.2) is not disturb
+        thread.join(5)
+        assert built.is_set()

@@ -206,3 +206,29 @@ def test_no_descriptor_is_left_open(shell):
     for _ in range(5):
         shell("true")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("line", ["setsid sleep 50 & sleep 0.3", "(setsid sh -c 'sleep 50 & sleep 50' &) ; sleep 0.3"])
+def test_what_leaves_the_group_is_ended_too(shell, line):
+    before = _sleepers()
+    done = shell(line)
+    assert done.returncode == 0
+    assert wait_until(lambda: _sleepers() <= before)
+
+
+def test_what_leaves_the_group_is_ended_at_a_limit_too(shell):
+    before = _sleepers()
+    done = shell("setsid sleep 51 & sleep 51", wall_s=0.5)
+    assert done.exceeded is Exceeded.WALL
+    assert done.seconds < 5
+    assert wait_until(lambda: _sleepers() <= before)
+
+
+def _sleepers():
+    """Processes that sleep as long as those of these tests."""
+    found = set()
+    for path in Path("/proc").glob("[1-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().split(b"\0")[:2] in ([b"sleep", b"50"], [b"sleep", b"51"]):
+                found.add(path.parent.name)
+    return {pid for pid in found if not is_gone(int(pid))}

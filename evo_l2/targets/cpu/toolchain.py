@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -146,6 +147,9 @@ def _probe(compiler: Path, native: tuple[str, ...], folder: Path, version: str) 
         found = next(line for line in done.stderr.splitlines() if is_out_of_space(line))
         expected = f"room in {folder.parent}"
         raise StorageError("the compiler cannot be tried", expected=expected, found=found, hint=f"df -h {folder.parent}")
+    if done.returncode == -signal.SIGXFSZ or "File size limit exceeded" in done.stderr:
+        expected, hint = "files of any length to be written", "ulimit -f unlimited"
+        raise StorageError("the compiler cannot be tried", expected=expected, found="a limit on their length", hint=hint)
     lines = [line for line in (done.stderr or done.stdout).splitlines() if "error" in line] or ["no message"]
     if "_Float16" in done.stderr:
         raise ToolchainError("the C compiler is too old", found=f"{version} does not know _Float16")

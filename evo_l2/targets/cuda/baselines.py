@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from evo_l2.errors import ConfigurationError, DeviceError, EvoL2Error
-from evo_l2.judge import Fault, Judge
+from evo_l2.judge import Judge
 from evo_l2.problem import Instance
 from evo_l2.targets.cuda.cards import Card
 from evo_l2.targets.cuda.library import baseline_names
-from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, n_calls_of, set_bytes
+from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, baseline_sample, n_calls_of, set_bytes
 from evo_l2.targets.cuda.requests import LibrarySpec
 from evo_l2.targets.cuda.runner import Refused, Runner, RunnerFault
 from evo_l2.targets.cuda.stage import CardStage
@@ -108,7 +108,11 @@ class Baselines:
     def _runner(self, name: str) -> Runner:
         """One that has run this library before, so that it is loaded; else a new one."""
         runner = self._spare.pop(name, None)
-        return runner if runner is not None and runner.is_alive else Runner(self._device, self._harness, name)
+        if runner is not None:
+            if runner.is_alive:
+                return runner
+            runner.close()
+        return Runner(self._device, self._harness, name)
 
     def _put_back(self, name: str, runner: Runner) -> None:
         if name in self._spare or not runner.is_alive:
@@ -117,28 +121,31 @@ class Baselines:
             self._spare[name] = runner
 
     def _choose(self, instance: Instance) -> tuple[Chosen, Runner]:
-        opened: dict[str, tuple[Runner, Side, str]] = {}
+        runners: dict[str, Runner] = {}
+        opened: dict[str, tuple[Side, str]] = {}
         found: dict[str, Candidate] = {}
         try:
-            runners = {name: self._runner(name) for name in self._names}
+            for name in self._names:
+                runners[name] = self._runner(name)
             for name, runner in runners.items():
                 try:
-                    opened[name] = (runner, *self._open(runner, name, instance))
+                    opened[name] = self._open(runner, name, instance)
                 except (EvoL2Error, Refused, RunnerFault) as error:
-                    self._put_back(name, runner)
                     found[name] = Candidate(name, str(error), None)
             if not opened:
                 reasons = "; ".join(f"{candidate.name}: {candidate.description}" for candidate in found.values())
                 raise DeviceError("no baseline runs", expected=" or ".join(self._names), found=reasons)
-            medians = self._medians({name: side for name, (_, side, _) in opened.items()})
-            found |= {name: Candidate(name, words, medians[name]) for name, (_, _, words) in opened.items()}
+            medians = self._medians({name: side for name, (side, _) in opened.items()})
+            found |= {name: Candidate(name, words, medians[name]) for name, (_, words) in opened.items()}
             best = min(medians, key=lambda name: medians[name])
-            runner, side, description = opened.pop(best)
+            side, description = opened.pop(best)
+            chosen = Chosen(best, description, side, tuple(found[name] for name in self._names)), runners.pop(best)
         finally:
-            for name, (other, other_side, _) in opened.items():
-                other_side.stage.close()
-                self._put_back(name, other)
-        return Chosen(best, description, side, tuple(found[name] for name in self._names)), runner
+            for other, _ in opened.values():
+                other.stage.close()
+            for name, runner in runners.items():
+                self._put_back(name, runner)
+        return chosen
 
     def _open(self, runner: Runner, name: str, instance: Instance) -> tuple[Side, str]:
         """A library with the buffers of one sample: tuned on what will be timed, then judged by the gates."""
@@ -166,10 +173,7 @@ class Baselines:
         for _ in range(_ROUNDS):
             for name, side in sides.items():
                 judge.prepare_timed(side.stage, side.n_calls, draws[name])
-                sample = side.stage.replay(side.n_calls)
-                if isinstance(sample, Fault):
-                    raise DeviceError(f"the baseline {name} fails", found=sample.detail)
-                times[name].append(sample.ns / 1000 / side.n_calls)
+                times[name].append(baseline_sample(side, f"the baseline {name}").ns / 1000 / side.n_calls)
         return {name: statistics.median(values) for name, values in times.items()}
 
 

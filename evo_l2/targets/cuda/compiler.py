@@ -17,6 +17,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.sandbox import Limits
 from evo_l2.targets.cpu.native import build_launcher
 from evo_l2.targets.cpu.toolchain import Toolchain, find_toolchain
+from evo_l2.targets.cuda.cubin import read_cubin
 from evo_l2.targets.cuda.disassembler import Disassembler
 from evo_l2.targets.cuda.limits import REGISTERS, LimitError, bounded
 from evo_l2.targets.cuda.nvcc import Job, Nvcc
@@ -50,7 +51,7 @@ _CANARY = """\
 extern "C" __global__ void canary(const half *a, half *b) { b[threadIdx.x] = __hadd(a[threadIdx.x], a[0]); }
 """
 _CANARY_WALL_S = 60.0
-_ENTRY = re.compile(r"^\s*(?:\.visible\s+|\.weak\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
+_ENTRY = re.compile(r"^[ \t]*(?:\.(?:visible|weak)[ \t]+)*\.entry\s+([\w$]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,7 @@ class CudaCompiler:
         begin = time.perf_counter()
         outcome = self._builder.build(work, job, self._check_machine)
         if outcome.verdict is None:
+            self._check_cubin(work)
             outcome = _with_entries(outcome, (work / "kernel.ptx").read_text(encoding="utf-8", errors="replace"), entries)
         if job.with_cutlass and isinstance(self._builder, Nvcc):
             outcome = self._slow_lane(outcome, time.perf_counter() - begin)
@@ -214,6 +216,20 @@ class CudaCompiler:
             message = "CuTe and CUTLASS are not installed here (pip install nvidia-cutlass); write it without them"
             return replace(outcome, verdict=replace(outcome.verdict, message=message), lasting=False)
         return replace(outcome, log=f"slow lane: {seconds:.1f} s with the headers of CuTe or CUTLASS\n{outcome.log}".rstrip())
+
+    def _check_cubin(self, work: Path) -> None:
+        """Makes sure that what was built can be read, before it is kept.
+
+        Raises:
+            ToolchainError: It cannot.
+        """
+        try:
+            read_cubin(work / _PRODUCTS[0])
+        except ToolchainError as error:
+            expected, hint = f"{self.builder} to make a cubin", "evo-l2 doctor, or another toolkit (CUDA_HOME)"
+            raise ToolchainError(
+                "the CUDA compiler does not work", expected=expected, found=error.found, hint=hint
+            ) from error
 
     def _check_machine(self) -> None:
         """Builds a small good program the way kernels are built.
@@ -229,6 +245,8 @@ class CudaCompiler:
         arch = DEFAULT_ARCH if DEFAULT_ARCH in self._toolkit.architectures else self._toolkit.architectures[0]
         with self._checking, self._cache.work() as work:
             outcome = self._builder.build(work, Job(_CANARY, arch, (_STD,), ("-O3",), limits), blame_nobody)
+            if outcome.verdict is None:
+                self._check_cubin(work)
         if outcome.verdict is None:
             return
         lines = (outcome.verdict.message or "").partition("; make the source")[0].splitlines()

@@ -35,6 +35,8 @@ _COMPAT_ACCELERATOR = 0x09
 _ENTRY = 0x10
 """`STO_CUDA_ENTRY` in a symbol's `st_other`."""
 _WRITABLE = (".nv.global", ".nv.global.init")
+_CONSTANTS = ".nv.constant3"
+"""What the source declares `__constant__`."""
 _ADDRESSES = ".nv.constant4"
 """The bank that holds the addresses of globals and of functions from outside."""
 
@@ -153,7 +155,7 @@ def _read(path: Path, what: Callable[[_Reader], _T]) -> _T:
         with path.open("rb") as file:
             return what(_Reader(ELFFile(file)))
     except (ELFError, OSError, ValueError, KeyError, IndexError, struct.error, AttributeError) as error:
-        hint = "remove the cache folder, then run again"
+        hint = f"remove {path.parent}, then run again"
         found = f"{path.name}: {error or type(error).__name__}"
         raise ToolchainError("a cubin cannot be read", expected="an ELF for CUDA", found=found, hint=hint) from error
 
@@ -358,6 +360,7 @@ class _Reader:
     def _symbols(self) -> Iterator[Symbol]:
         slots: dict[int, list[int]] = {}
         pinned = set()
+        kept = False
         for index, rows in self._relocations.items():
             name = self._sections[index].name
             for row in rows:
@@ -365,6 +368,7 @@ class _Reader:
                     slots.setdefault(row.symbol, []).append(row.offset)
                 elif name.startswith((".text", ".nv.constant", ".nv.global")):
                     pinned.add(row.symbol)
+                    kept |= not name.startswith(".text") and self._is_constant(self._names[row.symbol].section)
         for number, symbol in enumerate(self._names):
             if symbol.kind != "STT_OBJECT" or not isinstance(symbol.section, int):
                 continue
@@ -374,8 +378,13 @@ class _Reader:
             is_filled = section["sh_type"] != "SHT_NOBITS"
             value = section.data()[symbol.value : symbol.value + symbol.size] if is_filled else b""
             digest = hashlib.sha256(f"{symbol.size}\0".encode() + value).hexdigest()
-            is_writable, at = section.name in _WRITABLE, tuple(sorted(slots.get(number, ())))
+            # Through an address among a file's own data, constant memory is written like any other.
+            is_writable = section.name in _WRITABLE or (kept and self._is_constant(symbol.section))
+            at = tuple(sorted(slots.get(number, ())))
             yield Symbol(symbol.name, symbol.size, is_writable, section.name, at, number in pinned, digest)
+
+    def _is_constant(self, section: int | str) -> bool:
+        return isinstance(section, int) and self._sections[section].name == _CONSTANTS
 
 
 def _triple(found: dict[int, list[_Attribute]], key: int) -> tuple[int, int, int] | None:

@@ -69,6 +69,6 @@ def driver_facts(device: int) -> DriverFacts:
             attribute("HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED") == 1,
             f"{version // 1000}.{version % 1000 // 10}",
         )
-    except CudaError as error:
+    except (CudaError, RuntimeError) as error:  # the bindings raise RuntimeError where libcuda is missing
         hint = "nvidia-smi; to build and check without running: --set cuda.mode=build-only"
         raise DeviceError("the card cannot be used", expected=f"CUDA device {device}", found=str(error), hint=hint) from error

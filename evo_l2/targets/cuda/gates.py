@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.cubin import Cubin
+from evo_l2.targets.cuda.header import constant_addresses, lint_header
 from evo_l2.targets.cuda.ptx import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.resources import matrix_operations, narrow_instructions
 from evo_l2.targets.cuda.sass import Sass
@@ -52,7 +53,13 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
     for symbol in code.symbols:
         if symbol.writable:
             instead = "use a workspace, and __constant__ for tables"
+            if symbol.section.startswith(".nv.constant"):
+                instead = "its address stands among the file's data; read __constant__ tables by their names and an index"
             yield Refusal("symbols", f"{symbol.name} ({symbol.size} bytes) is a variable that kernels can write; {instead}")
+    for instruction in constant_addresses(sass, code.arch):
+        instead = "read __constant__ tables by their names and an index"
+        message = f"the kernel takes an address by which constant memory can be written{_at(instruction.line)}; {instead}"
+        yield Refusal("symbols", f"{message}: {instruction.text}")
     admitted = problem.matrix_classes
     for operation in matrix_operations(sass):
         if admitted is not None and (operation.inputs, operation.sums) not in admitted:
@@ -60,6 +67,8 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
             found = f"{operation.inputs} products with {operation.sums} sums"
             where = f"{operation.count} times, first {operation.instruction.text}{_at(operation.instruction.line)}"
             message = f"matrix instructions of another class: expected {known}, found {found} ({where})"
+            if operation.sums == "unknown" and operation.family == "tcgen05":
+                message += "; every path to it has to set the instruction descriptor to a constant that says the same"
             yield Refusal("matrix-class", message)
     for instruction in narrow_instructions(sass):
         message = f"the kernel works with numbers of less than 16 bits{_at(instruction.line)}: {instruction.text}"
@@ -69,7 +78,7 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
         if entry.local_bytes > _MOST_LOCAL_BYTES:
             found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {entry.local_bytes}"
             yield Refusal("local-memory", f"{name} needs too much local memory (arrays, spills): {found}")
-    for finding in (*lint_ptx(ptx), *lint_sass(sass)):
+    for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch)):
         yield Refusal(finding.rule, _words(finding))
 
 

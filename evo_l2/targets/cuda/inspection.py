@@ -24,7 +24,7 @@ from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 
-_READERS = ("cubin", "disassembler", "sass", "resources", "ptx", "gates", "inspection")
+_READERS = ("cubin", "disassembler", "sass", "reaching", "header", "resources", "ptx", "gates", "inspection")
 """Modules that decide what an inspection says."""
 
 
@@ -103,7 +103,7 @@ def _read(memo: Path) -> Inspection | None:
         found = json.loads(memo.read_text(encoding="utf-8"))
         code = _cubin(found["code"])
         return Inspection(code, found["digest"], found["resources"], tuple(Refusal(**row) for row in found["refusals"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -59,7 +59,7 @@ class Mapping:
     Args:
         region: What it holds.
         device: Index of the device.
-        handle: The driver's handle of the memory.
+        handle: The driver's handle of the memory; given back where it cannot be mapped.
         granularity: The driver's grain of mappings, in bytes.
 
     Raises:
@@ -72,14 +72,21 @@ class Mapping:
         self._handle = handle
         self._granularity = granularity
         self._n_bytes = region.mapped_bytes(granularity)
-        self._reserved = checked(cu.cuMemAddressReserve(self._n_bytes + 2 * granularity, granularity, 0, 0))
-        self._base = int(self._reserved) + granularity
-        checked(cu.cuMemMap(self._base, self._n_bytes, 0, handle, 0))
+        self._reserved: Any = None
+        self._is_mapped = False
         access = cu.CUmemAccessDesc()
         access.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         access.location.id = device
         access.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        checked(cu.cuMemSetAccess(self._base, self._n_bytes, [access], 1))
+        try:
+            self._reserved = checked(cu.cuMemAddressReserve(self._n_bytes + 2 * granularity, granularity, 0, 0))
+            self._base = int(self._reserved) + granularity
+            checked(cu.cuMemMap(self._base, self._n_bytes, 0, handle, 0))
+            self._is_mapped = True
+            checked(cu.cuMemSetAccess(self._base, self._n_bytes, [access], 1))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def base(self) -> int:
@@ -115,8 +122,10 @@ class Mapping:
         if self._handle is None:
             return
         cu = bindings()
-        cu.cuMemUnmap(self._base, self._n_bytes)
-        cu.cuMemAddressFree(self._reserved, self._n_bytes + 2 * self._granularity)
+        if self._is_mapped:
+            cu.cuMemUnmap(self._base, self._n_bytes)
+        if self._reserved is not None:
+            cu.cuMemAddressFree(self._reserved, self._n_bytes + 2 * self._granularity)
         cu.cuMemRelease(self._handle)
         self._handle = None
 
@@ -139,13 +148,14 @@ def import_region(region: Region, device: int, descriptor: int) -> Mapping:
     Raises:
         CudaError: It cannot be mapped.
     """
-    cu = bindings()
-    kind = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     try:
+        cu = bindings()
+        kind = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        granularity = _properties(device)[1]
         handle = checked(cu.cuMemImportFromShareableHandle(descriptor, kind))
     finally:
         os.close(descriptor)
-    return Mapping(region, device, handle, _properties(device)[1])
+    return Mapping(region, device, handle, granularity)
 
 
 def _properties(device: int) -> tuple[Any, int]:

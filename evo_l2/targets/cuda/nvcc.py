@@ -17,7 +17,17 @@ from evo_l2.targets.cuda.toolkit import Toolkit
 from evo_l2.targets.failures import explain_failure
 from evo_l2.targets.messages import LONGEST_LOG, is_out_of_memory, is_out_of_space, plain_lines, ranked
 
-__all__ = ["C_HEADERS", "Ended", "Job", "Nvcc", "at_source_lines", "errors_first", "explain", "resource_lines"]
+__all__ = [
+    "C_HEADERS",
+    "MOST_PTX_BYTES",
+    "Ended",
+    "Job",
+    "Nvcc",
+    "at_source_lines",
+    "errors_first",
+    "explain",
+    "resource_lines",
+]
 
 C_HEADERS = frozenset(
     {
@@ -29,15 +39,18 @@ C_HEADERS = frozenset(
 _CUTLASS = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include[ \t]*[<\"](?:cute|cutlass)/", re.MULTILINE)
 _MOST_OUTPUT_BYTES = 1 << 20
 """Of one step: the tree of includes is part of it."""
-_MOST_PTX_BYTES = 64 << 20
+_MOST_FILE_BYTES = 64 << 20
+"""Of any file that a step writes, the preprocessed text among them."""
+MOST_PTX_BYTES = 16 << 20
+"""All of it is read by patterns; a large kernel has a few hundred kilobytes."""
 _INCLUDED = re.compile(r"^(\.+) (\S.*)$")
 """A line of what `gcc -H` and `clang -H` show: one dot for each level, and a path."""
 _GUARDS = "Multiple include guards may be useful for:"
 _MODULE = re.compile(r"(_INTERNAL_|_GLOBAL__N__)[0-9a-f]{8}(?=_\d+_kernel_cu)")
 """What stands in the names of a file's own functions: a digest of the folder's path."""
-_BYTES = re.compile(r"(?:^[ \t]*\.b8 [\d,]+[ \t]*\n)+", re.MULTILINE)
+_BYTES = re.compile(r"(?:^[ \t]*\.b8 \d{1,3}(?:,\d{1,3})*[ \t]*\n)+", re.MULTILINE)
 _NUMBER = re.compile(r"(?<=[ ,])\d+")
-_FILE = re.compile(r'^(\s*\.file\s+\d+\s+)"([^"\n]*)"', re.MULTILINE)
+_FILE = re.compile(r'^([ \t]*\.file[ \t]+\d+[ \t]+)"([^"\n]*)"', re.MULTILINE)
 _LOC = re.compile(r"\s*\.loc\s+\d+\s+(\d+)\s")
 _INFO = re.compile(r"^(ptxas info\s*:|ptxas\s+\.\s|\s+\d+ bytes stack frame)")
 _PTX_LINE = re.compile(r"^ptxas [^\n]*?, line (\d+);\s*(fatal|error|warning)\s*:\s*(.*)$")
@@ -155,6 +168,8 @@ class Nvcc:
         product = work / "kernel.ptx"
         if done.returncode != 0 or not product.exists():
             return explain(_ended(done, warnings), check_machine)
+        if product.stat().st_size > MOST_PTX_BYTES:
+            return explain(Ended(warnings, Exceeded.FILE), check_machine)
         ptx = self._portable(product.read_text(encoding="utf-8", errors="replace"), work)
         product.write_text(ptx, encoding="utf-8")
         (work / "kernel.cu").unlink()  # or ptxas notes when it was written
@@ -170,7 +185,7 @@ class Nvcc:
             self._launcher,
             command,
             cwd=work,
-            limits=replace(limits, output_bytes=_MOST_OUTPUT_BYTES, file_bytes=_MOST_PTX_BYTES),
+            limits=replace(limits, output_bytes=_MOST_OUTPUT_BYTES, file_bytes=_MOST_FILE_BYTES),
             read_paths=self._read_paths,
             write_paths=[work],
             environ=self._host.environ,
@@ -267,14 +282,17 @@ def resource_lines(output: str) -> str:
 def at_source_lines(output: str, ptx: str) -> str:
     """Complaints about a line of PTX, told of the source line that it was made from, with the instruction."""
     lines = ptx.split("\n")
+    places: list[str | None] = []
+    for line in lines:
+        location = _LOC.match(line)
+        places.append(location.group(1) if location is not None else places[-1] if places else None)
 
     def told(text: str) -> str:
         match = _PTX_LINE.match(text)
         if match is None or not 0 < int(match.group(1)) <= len(lines):
             return text
         at = int(match.group(1)) - 1
-        locations = (_LOC.match(line) for line in reversed(lines[: at + 1]))
-        found = next((location.group(1) for location in locations if location is not None), None)
+        found = places[at]
         kind = "error" if match.group(2) == "fatal" else match.group(2)
         place = f"kernel.cu({found})" if found is not None else f"kernel.ptx({at + 1})"
         return f"{place}: {kind}: {match.group(3)} (in PTX: {' '.join(lines[at].split())[:120]})"

@@ -23,7 +23,7 @@ from evo_l2.errors import ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.sandbox import Exceeded
 from evo_l2.targets.cpu.toolchain import Toolchain
-from evo_l2.targets.cuda.nvcc import Ended, Job, at_source_lines, errors_first, explain, resource_lines
+from evo_l2.targets.cuda.nvcc import MOST_PTX_BYTES, Ended, Job, at_source_lines, errors_first, explain, resource_lines
 from evo_l2.targets.cuda.toolkit import WORKER, Toolkit
 
 __all__ = ["Nvrtc"]
@@ -154,6 +154,8 @@ class Nvrtc:
         if head["result"] != 0 or len(blobs) != 2 or not all(blobs):
             said = "out of memory" if head["result"] == _NVRTC_OUT_OF_MEMORY and not log else log
             return explain(Ended(said, returncode=head["result"]), check_machine)
+        if len(blobs[0]) > MOST_PTX_BYTES:
+            return explain(Ended(log, Exceeded.FILE), check_machine)
         for name, blob in zip(("kernel.ptx", "kernel.cubin"), blobs, strict=True):
             (work / name).write_bytes(blob)
         return BuildOutcome(None, "\n".join(part for part in (resource_lines(output), log) if part))

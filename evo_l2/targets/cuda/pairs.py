@@ -21,7 +21,16 @@ from evo_l2.targets.cuda.cards import Card
 from evo_l2.targets.cuda.runner import Refused, Sample
 from evo_l2.targets.cuda.stage import CardStage
 
-__all__ = ["CardTimingSettings", "Side", "blocks_of", "n_calls_of", "roofline_us", "set_bytes", "time_pairs"]
+__all__ = [
+    "CardTimingSettings",
+    "Side",
+    "baseline_sample",
+    "blocks_of",
+    "n_calls_of",
+    "roofline_us",
+    "set_bytes",
+    "time_pairs",
+]
 
 _MOST_CALLS = 2048
 _MOST_SET_BYTES = 16 << 30
@@ -119,7 +128,7 @@ def time_pairs(
     while len(rows) < n_blocks:
         block: dict[str, list[Sample]] = {"k": [], "b": []}
         for side in "kbbk" if rng.integers(2) else "bkkb":
-            sample = _of_kernel(kernel, judge, draws, floor) if side == "k" else _of_baseline(baseline)
+            sample = _of_kernel(kernel, judge, draws, floor) if side == "k" else baseline_sample(baseline)
             if isinstance(sample, Failure):
                 return sample
             block[side].append(sample)
@@ -142,13 +151,18 @@ def _of_kernel(side: Side, judge: Judge, draws: Draws, floor: float) -> Sample |
     return judge.check_timed(side.stage, fills, draws) or _too_fast(sample, side.n_calls, floor) or sample
 
 
-def _of_baseline(side: Side) -> Sample:
+def baseline_sample(side: Side, what: str = "the baseline") -> Sample:
+    """One replay of what a kernel is compared with, whose failure is never that kernel's.
+
+    Raises:
+        DeviceError: It fails.
+    """
     try:
         sample = side.stage.replay(side.n_calls)
     except Refused as error:
-        raise DeviceError("the baseline is refused", found=str(error), hint="evo-l2 doctor") from error
+        raise DeviceError(f"{what} fails", found=str(error), hint="evo-l2 doctor") from error
     if isinstance(sample, Fault):
-        raise DeviceError("the baseline fails", found=sample.detail, hint="evo-l2 doctor")
+        raise DeviceError(f"{what} fails", found=sample.detail, hint="evo-l2 doctor")
     return sample
 
 

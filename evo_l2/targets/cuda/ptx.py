@@ -6,7 +6,7 @@ Names are those of NVIDIA's "PTX ISA" 9.2; names of machine instructions are wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evo_l2.targets.cuda.sass import Instruction, Sass
@@ -15,7 +15,7 @@ __all__ = ["RULES", "Finding", "lint_ptx", "lint_sass"]
 
 RULES = {
     "clock": "reads a clock or a performance counter",
-    "call-number": "reads which launch this is, or of what graph (gridid, current_graph_exec, envreg)",
+    "call-number": "reads which launch this is, or of what graph (gridid, envreg), or what stands before the arguments",
     "cache-policy": "sets how long data stays in L2 (evict_last, or a policy that cannot be read off the code)",
     "prefetch": "fetches into a cache beyond the L2::128B hint of loads and prefetch.tensormap",
     "dependent-launch": "overlaps with the launch after it (griddepcontrol, PREEXIT)",
@@ -24,6 +24,7 @@ RULES = {
     "indirect-call": "calls through a pointer",
     "local-memory": "takes local memory of a size that is not known before it runs (alloca)",
     "trap": "stops the card on purpose (trap, breakpoint)",
+    "texture": "reads or writes through a texture or a surface, of which the harness binds none",
     "system-memory": "writes for other devices (multimem) or changes lines of the cache (discard, applypriority)",
 }
 """Rule to what a kernel does that falls under it, in plain words."""
@@ -46,8 +47,8 @@ class Finding:
 _COMMENT = re.compile(r"\"[^\"]*\"|//[^\n]*|/\*.*?\*/", re.DOTALL)
 """And strings, in which comments do not begin; ptxas ends one at the next quote, backslash or not, line or not."""
 _LOC = re.compile(
-    r"\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:\s+\d+)?(?:\s*,\s*function_name\s+[\w$.]+(?:\s*\+\s*\w+)?)?"
-    r"(?:\s*,\s*inlined_at\s+(?P<at_file>\d+)\s+(?P<at_line>\d+)(?:\s+\d+)?)?"
+    r"\.loc\s+(?P<file>\d{1,9})\s+(?P<line>\d{1,9})(?:\s+\d+)?(?:\s*,\s*function_name\s+[\w$.]+(?:\s*\+\s*\w+)?)?"
+    r"(?:\s*,\s*inlined_at\s+(?P<at_file>\d{1,9})\s+(?P<at_line>\d{1,9})(?:\s+\d+)?)?"
 )
 _FILE = re.compile(r"\.file\s+\d+(?:\s*,\s*\d+)*")
 _REGISTER = r"%?[A-Za-z_$][\w$]*"
@@ -58,9 +59,23 @@ _EVICT_LAST = re.compile(r"\bL2::evict_last\b")
 _POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{_REGISTER})\s*(?:,|$)")
 _HINTED = re.compile(r"\.L2::cache_hint\b(?:.*,)?\s*(?P<value>.*?)\s*$", re.DOTALL)
 _MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{_REGISTER})\s*,\s*(?P<value>{_REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
-_WRITTEN = re.compile(r"(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*\s+(?P<to>\{[^}]*\}|[^,\[(]+)")
-"""What a statement writes: its first operand, or all in braces."""
+_WRITTEN = re.compile(r"(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*(?:\s+|(?=[({]))(?P<to>\([^)]*\)|\{[^}]*\}|[^,\[(]+)")
+"""What a statement writes: its first operand, or all in braces; of a call, what stands in parentheses."""
+_PASSED = re.compile(rf"\.reg\b[^,()]*?(?P<register>{_REGISTER})\s*(?=[,)])")
+"""A register that a function takes or gives back."""
+_FUNCTION = re.compile(r"\.(?:entry|func)\b")
+_MAY_BE_ADDRESS = re.compile(r"\bcvta(?!\.(?:to|global|shared|local|const)\b)")
+_ADDRESS = re.compile(rf"\bcvta\s*\.\s*param\s*\.\s*\w+\s+(?P<register>{_REGISTER})")
+_OF_MAPS = re.compile(
+    r"(?:@\s*!?\s*[\w$%]+\s+)?(?:cp\.(?:reduce\.)?async\.bulk\.tensor|prefetch\.(?:\w+\.)?tensormap|fence\.proxy\.tensormap"
+    r"|setp|isspacep)\b"
+)
+"""What may be done with the address of an argument: it is a tensor map's."""
+_THROUGH = re.compile(r"(?:@\s*!?\s*[\w$%]+\s+)?(?:ldu?|st|atom|red|call|multimem|tensormap|cp|prefetchu?)\b")
+"""What reads or writes at an address, or hands it on where it is not followed."""
 _NUMBER = re.compile(r"-?(?:0[xX][0-9A-Fa-f]+|[1-9]\d*|0)U?")
+_LONGEST_NUMBER = 24
+"""Characters; 64 bits take fewer."""
 _HARMLESS = (0x10, 0x12, 0x16)
 """Top bytes of encoded policies that keep nothing: evict_normal and evict_first, as `createpolicy` makes them."""
 _LAST = 0x14
@@ -86,6 +101,7 @@ _SCOPE = re.compile(r"\{(?=[^{}]*(?:\{[^{}]*\}[^{}]*)*$)|^\s*\}")
 """A brace that opens and does not close before the semicolon, or one that closes what was opened before."""
 _LABEL = re.compile(r"^(?:[\w$%]+\s*:(?!:)\s*)+")
 
+_TEXTURES = frozenset(("TEX", "TLD", "TLD4", "TXD", "TXQ", "TMML", "FOOTPRINT", "SULD", "SUST", "SURED", "SUATOM", "SUQUERY"))
 _SASS_CLOCK = re.compile(r"\bSR_(?:CLOCK|GLOBALTIMER|PM\d)\w*")
 
 
@@ -96,19 +112,23 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
     that of the call.
     """
     words = [word for word in _WORDS if word in text]
-    if not words:
+    has_addresses = _MAY_BE_ADDRESS.search(text) is not None
+    if not words and not has_addresses:
         return ()
-    suspicious = re.compile("|".join(map(re.escape, words)))
+    suspicious = re.compile("|".join(map(re.escape, words)) if words else r"(?!)")
     bare = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    # Patterns take long over many blanks, of which a macro makes a million.
+    bare = "\n".join(row for row in (" ".join(row.split()) for row in bare.split("\n")) if row)
     outside = {match["name"] for match in _EXTERN.finditer(bare)}
-    statements = tuple(_statements(bare))
+    statements = tuple((" ".join(statement.split()), line) for statement, line in _statements(bare))
     policies = _policies([statement for statement, _ in statements]) if "cache_hint" in bare else {}
-    return tuple(
-        Finding(rule, message, " ".join(statement.split()), line)
+    found = (
+        Finding(rule, message, statement, line)
         for statement, line in statements
         if suspicious.search(statement) is not None
         for rule, message in _broken_by(statement, outside, policies)
     )
+    return (*found, *(_by_address(statements) if has_addresses else ()))
 
 
 def lint_sass(sass: Sass) -> tuple[Finding, ...]:
@@ -215,6 +235,9 @@ def _policies(statements: list[str]) -> dict[str, str]:
         if match := _POLICY.search(statement):
             is_last = _EVICT_LAST.search(statement) is not None
             add(match["register"], "last" if is_last else "unknown" if match["form"] == "cvt" else "harmless")
+        elif _FUNCTION.search(statement):
+            for match in _PASSED.finditer(statement):
+                add(match["register"], "unknown")
         elif match := _MOVE.search(statement):
             if re.match(r"-?\d", match["value"]):
                 add(match["to"], _policy_kind(match["value"], {}))
@@ -223,6 +246,10 @@ def _policies(statements: list[str]) -> dict[str, str]:
         elif match := _WRITTEN.match(statement):
             for register in re.findall(_REGISTER, match["to"]):
                 add(register, "unknown")
+    known = {*kinds, *(to for to, _ in moves)}
+    for to, source in moves:
+        if source not in known:
+            add(to, "unknown")
     for _ in range(len(moves)):
         changes = [add(to, kinds[source]) for to, source in moves if source in kinds]
         if True not in changes:
@@ -233,8 +260,45 @@ def _policies(statements: list[str]) -> dict[str, str]:
 def _policy_kind(value: str, policies: dict[str, str]) -> str:
     if not _NUMBER.fullmatch(value):
         return policies.get(value, "unknown")  # a number in another base than 10 or 16 is no register, so it is unknown too
+    if len(value) > _LONGEST_NUMBER:
+        return "unknown"
     top = (int(value.rstrip("U"), 0) & (1 << 64) - 1) >> 56
     return "harmless" if top in _HARMLESS else "last" if top == _LAST else "unknown"
+
+
+def _by_address(statements: Sequence[tuple[str, int | None]]) -> Iterator[Finding]:
+    """What is done with the address of an argument, other than to hand it to the copy engine as that of a tensor map.
+
+    What the driver keeps lies beside the arguments, so that an address leads there. Registers are followed by name, through
+    whatever is computed from them, within one function.
+    """
+    start = 0
+    heads = [at for at, (statement, _) in enumerate(statements) if _FUNCTION.search(statement)]
+    for end in (*heads, len(statements)):
+        part, start = statements[start:end], end
+        names = {match["register"] for statement, _ in part if (match := _ADDRESS.search(statement))}
+        if names:
+            yield from _followed(part, names)
+
+
+def _followed(statements: Sequence[tuple[str, int | None]], names: set[str]) -> Iterator[Finding]:
+    rows = []
+    for statement, line in statements:
+        if not _OF_MAPS.match(statement):
+            match = _WRITTEN.match(statement)
+            written = set(re.findall(_REGISTER, match["to"])) if match is not None else set()
+            rows.append((written, set(re.findall(_REGISTER, statement)), statement, line))
+    n_before = -1
+    while len(names) != n_before:
+        n_before = len(names)
+        for written, every, statement, _ in rows:
+            if not names.isdisjoint(every) and not _THROUGH.match(statement) and not names >= written:
+                names |= written
+    for _, every, statement, line in rows:
+        if _THROUGH.match(statement) and not names.isdisjoint(every):
+            yield Finding(
+                "call-number", "follows the address of an argument, beside which the driver keeps more", statement, line
+            )
 
 
 def _machine_rule(instruction: Instruction) -> tuple[str, str] | None:
@@ -252,6 +316,8 @@ def _machine_rule(instruction: Instruction) -> tuple[str, str] | None:
         return "system-memory", f"changes lines of the cache with {instruction.opcode}"
     if base in ("PREEXIT", "ACQBULK"):
         return "dependent-launch", f"overlaps launches with {base}"
+    if base in _TEXTURES:
+        return "texture", f"uses a texture or a surface with {instruction.opcode}"
     if base == "BPT":
         return "trap", f"stops the card with {instruction.opcode}"
     if base == "CALL" and re.match(r"U?R\d", instruction.operands):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evo_l2.targets.cuda.cubin import Cubin
+from evo_l2.targets.cuda.reaching import constants_in
 from evo_l2.targets.cuda.sass import Instruction, Sass, globals_in_use, instruction_mix
 
 __all__ = [
@@ -148,7 +149,7 @@ def matrix_operations(sass: Sass) -> tuple[MatrixOperation, ...]:
     found: dict[tuple[str, str, str], MatrixOperation] = {}
     for function in sass.functions.values():
         for index, instruction in enumerate(function):
-            operation = _matrix_operation(instruction, function, index)
+            operation = _matrix_operation(instruction, function, index, sass.labels)
             if operation is not None:
                 key = (operation.family, operation.inputs, operation.sums)
                 known = found.get(key)
@@ -171,7 +172,9 @@ def narrow_instructions(sass: Sass) -> tuple[Instruction, ...]:
     )
 
 
-def _matrix_operation(instruction: Instruction, function: Sequence[Instruction], index: int) -> MatrixOperation | None:
+def _matrix_operation(
+    instruction: Instruction, function: Sequence[Instruction], index: int, labels: Mapping[str, int]
+) -> MatrixOperation | None:
     base, modifiers = instruction.base, instruction.modifiers
     if base in _OTHER_MATRIX:
         family, inputs = _OTHER_MATRIX[base]
@@ -182,45 +185,31 @@ def _matrix_operation(instruction: Instruction, function: Sequence[Instruction],
     if base not in _FAMILIES:
         return None
     if base == "UTCHMMA":
-        inputs, sums = _described(instruction, function, index)
+        inputs, sums = _described(instruction, function, index, labels)
         return MatrixOperation(_FAMILIES[base], inputs, sums, instruction)
     inputs = "bf16" if "BF16" in modifiers else "tf32" if "TF32" in modifiers else "fp16"
     sums = next((_NARROW_SUMS[m] for m in modifiers if m in _NARROW_SUMS), "unknown")
     return MatrixOperation(_FAMILIES[base], inputs, sums, instruction)
 
 
-def _described(instruction: Instruction, function: Sequence[Instruction], index: int) -> tuple[str, str]:
-    """Inputs and sums of a `tcgen05` product, from its instruction descriptor, when that is a constant just before.
+def _described(
+    instruction: Instruction, function: Sequence[Instruction], index: int, labels: Mapping[str, int]
+) -> tuple[str, str]:
+    """Inputs and sums of a `tcgen05` product, from its instruction descriptor, when every path there sets it to a constant.
 
     The descriptor's fields are those of the PTX ISA, "Instruction descriptor" for `.kind::f16` and `.kind::tf32`: bits 4-5
     are the type of D (0 half, 1 single), bits 7-9 the type of A (0 half, 1 bfloat16, 2 TF32).
     """
     match = _DESCRIPTOR.search(instruction.operands)
-    value = _constant_in(match["register"], function, index) if match else None
-    if value is None:
-        return "unknown", "unknown"
-    inputs = {0: "fp16", 1: "bf16", 2: "tf32"}.get(value >> 7 & 7, "unknown")
-    return inputs, {0: "fp16", 1: "fp32"}.get(value >> 4 & 3, "unknown")
-
-
-def _constant_in(register: str, function: Sequence[Instruction], index: int) -> int | None:
-    """The constant that a uniform register was set to last, going back in the listing; None when it was not a constant."""
-    lower = f"UR{int(register[2:]) - 1}"
-    for instruction in reversed(function[:index]):
-        words = [word.strip() for word in instruction.operands.split(",")]
-        if words[0] == lower and "64" in instruction.modifiers:
-            return None
-        if words[0] != register:
-            continue
-        if instruction.base != "UMOV" or instruction.predicate is not None or len(words) != 2:
-            return None
-        if words[1] == "URZ":
-            return 0
-        if words[1].startswith("UR"):
-            register, lower = words[1], f"UR{int(words[1][2:]) - 1}"
-            continue
-        return int(words[1], 16) if re.fullmatch("0x[0-9a-f]+", words[1]) else None
-    return None
+    values = constants_in(match["register"], function, index, labels) if match else None
+    found = {
+        (
+            {0: "fp16", 1: "bf16", 2: "tf32"}.get(value >> 7 & 7, "unknown"),
+            {0: "fp16", 1: "fp32"}.get(value >> 4 & 3, "unknown"),
+        )
+        for value in values or ()
+    }
+    return found.pop() if len(found) == 1 else ("unknown", "unknown")
 
 
 def matrix_kind(sass: Sass) -> str:
@@ -283,7 +272,8 @@ def resources_of(cubin: Cubin, sass: Sass, usage: Mapping[str, Usage] | None = N
         `arch`; `matrix_kind`, `accumulator`, `copy_kind` in words; `n_registers`, `n_barriers`, `stack_bytes`,
         `local_bytes`, `static_shared_bytes`, `constant_bytes`, `parameter_bytes` (most of any entry); `spill_bytes`,
         `code_bytes`, `n_entries`; `n_instructions` and other static counts: `n_matrix`, `n_fma` (single precision),
-        `n_half_math` (half-precision sums and products outside the matrix units), `n_narrow` (see `narrow_instructions`),
+        `n_half_math` (sums and products of half precision or bfloat16 outside the matrix units), `n_narrow` (see
+        `narrow_instructions`),
         `n_integer`, `n_global_load`, `n_global_store`, `n_shared_load`, `n_shared_store`, `n_matrix_load` (`ldmatrix`),
         `n_local_load`, `n_local_store`, `n_async_copy`, `n_bulk_copy`, `n_atomic`, `n_barrier_wait`, `n_branch`;
         `widest_global_load_bits`.
@@ -353,10 +343,10 @@ def _counts(instructions: Sequence[Instruction]) -> dict[str, int]:
 
 
 def _is_half_math(instruction: Instruction) -> bool:
-    """Arithmetic on pairs of halves; not the same opcodes where they widen a half or make a constant."""
+    """Arithmetic on pairs of halves, or of bfloat16; not the same opcodes where they widen a half or make a constant."""
     if instruction.base not in ("HFMA2", "HADD2", "HMUL2", "HFMA2_32I", "HADD2_32I", "HMUL2_32I"):
         return False
-    if "F32" in instruction.modifiers or "BF16" in instruction.modifiers or "BF16_V2" in instruction.modifiers:
+    if "F32" in instruction.modifiers:
         return False
     words = [word.strip() for word in instruction.operands.split(",")]
     return not any(_ZERO.match(word) for word in words[1:3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from evo_l2.targets.cuda.plan import plan
 from evo_l2.targets.cuda.prepare import prepare
 from evo_l2.targets.cuda.runner import Refused, Runner, RunnerFault
 from evo_l2.targets.cuda.sanitizer import SanitizerReport, find_sanitizer, sanitize
-from evo_l2.targets.cuda.stage import CardStage
+from evo_l2.targets.cuda.stage import CardStage, load_cupy
 
 __all__ = ["Rig"]
 
@@ -75,6 +76,7 @@ class Rig:
         baselines: tuple[str, ...] | None = None,
         skip: frozenset[str] = frozenset(),
     ) -> None:
+        load_cupy()
         facts = driver_facts(device)
         self._device = device
         self._card = facts.fitted(card)
@@ -82,13 +84,20 @@ class Rig:
         self._call_s = call_s
         self._skip = skip
         self._compiler = open_compiler(self._card, cache_dir, builder, build_s)
-        harness = self._compiler.build(HARNESS, self._card.arch)
-        if not isinstance(harness, CudaBuilt):
-            raise ToolchainError("the harness's own kernel does not build", found=harness.message, hint="evo-l2 doctor")
-        self._harness = harness.cubin
+        self._harness = self._build_harness()
         self._environment = self._describe(facts)
         self._runner: Runner | None = None
         self._baselines = Baselines(device, self._card, self._harness, self._timing, baselines)
+
+    def _build_harness(self) -> Path:
+        try:
+            harness = self._compiler.build(HARNESS, self._card.arch)
+            if not isinstance(harness, CudaBuilt):
+                raise ToolchainError("the harness's own kernel does not build", found=harness.message, hint="evo-l2 doctor")
+        except BaseException:
+            self._compiler.close()
+            raise
+        return harness.cubin
 
     def __enter__(self) -> Rig:
         return self
@@ -207,20 +216,22 @@ class Rig:
     def runner(self) -> Runner:
         """The process that candidates run in, started when there is none."""
         if self._runner is None or not self._runner.is_alive:
+            self.renew()
             self._runner = Runner(self._device, self._harness)
         return self._runner
 
     def renew(self) -> None:
         """Ends the candidates' process, so that the next kernel runs in a fresh one."""
         if self._runner is not None:
-            self._runner.close()
-            self._runner = None
+            runner, self._runner = self._runner, None
+            runner.close()
 
     def close(self) -> None:
         """Ends every process; may be called twice."""
-        self.renew()
-        self._baselines.close()
-        self._compiler.close()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._compiler.close)
+            stack.callback(self._baselines.close)
+            self.renew()
 
     def _prove(self, prepared: Prepared, instance: Instance, judge: Judge, seed: np.random.SeedSequence) -> float | Failure:
         with self.stage(prepared, instance, 1) as stage:
@@ -245,7 +256,7 @@ class Rig:
             return fault_failure(Fault(kind, str(error)))
         finally:
             if self._runner is not None and not self._runner.is_alive:
-                self._runner = None
+                self.renew()
                 self._probe()
 
     def _probe(self) -> None:
@@ -257,15 +268,14 @@ class Rig:
         reason = ""
         for pause in _PROBE_PAUSES_S:
             time.sleep(pause)
+            runner = self.runner()
             try:
-                runner = Runner(self._device, self._harness)
                 if runner.probe() > 0:
-                    self._runner = runner
                     return
                 reason = "a known-good kernel wrote nothing"
-                runner.close()
             except (DeviceError, Refused, RunnerFault) as error:
                 reason = str(error)
+            self.renew()
         hint = "nvidia-smi; evo-l2 doctor; resume the run once the card is well"
         expected = f"card {self._device} to run a known-good kernel after a kernel's fault"
         raise DeviceError("the card does not answer", expected=expected, found=reason, hint=hint)

@@ -2,7 +2,8 @@
 
     python -m evo_l2.targets.cuda.runner_process SOCKET LIFELINE DEVICE HARNESS LIBRARY
 
-SOCKET is a descriptor of requests (`evo_l2.targets.cuda.requests`) and answers, LIFELINE one that ends when the parent does,
+SOCKET is a descriptor of requests (`evo_l2.targets.cuda.requests`; each in a file of its own, whose descriptor comes, since a
+cubin may be larger than a message) and answers, LIFELINE one that ends when the parent does,
 DEVICE the card's index, HARNESS the cubin of `evo_l2.targets.cuda.harness`, LIBRARY a baseline to load beforehand, or empty.
 A fault in a kernel leaves the context unusable: it is answered once, and the process ends.
 """
@@ -41,8 +42,6 @@ from evo_l2.targets.cuda.work import KernelWork, Work
 
 __all__ = ["main"]
 
-MOST_BYTES = 1 << 22
-"""Of one message."""
 _NOT_READY = 600
 _LEAVES_CONTEXT = frozenset((1, 2, 200, 209, 218, 222, 301, 500, 701, 801, 900, 901, 904, 912))
 """Errors that do not spoil the context: refused launches and images, and exhausted memory."""
@@ -95,7 +94,14 @@ class Bench:
         for wanted, made in ((request.operands, self._operands), (request.workspaces, self._workspaces)):
             for region in wanted:
                 made.append(create(region, self._device_index))
-        return {}, [mapping.export() for mapping in (*self._operands, *self._workspaces)]
+        descriptors: list[int] = []
+        try:
+            for mapping in (*self._operands, *self._workspaces):
+                descriptors.append(mapping.export())
+        except CudaError:
+            _close_all(descriptors)
+            raise
+        return {}, descriptors
 
     def load_kernel(self, request: LoadKernel) -> dict[str, object]:
         """See `LoadKernel`."""
@@ -134,7 +140,7 @@ class Bench:
     def replay(self, request: Replay) -> dict[str, object]:
         """See `Replay`."""
         if request.n_calls not in self._graphs:
-            self._graphs[request.n_calls] = self._graph(request.n_calls)
+            self._record(request.n_calls)
         for reading in self._readings:
             checked(self._cu.cuMemsetD8Async(reading, 0, 16 * self._n_sms, self._stream))
         checked(self._cu.cuGraphLaunch(self._graphs[request.n_calls], self._stream))
@@ -154,9 +160,15 @@ class Bench:
 
     def serve(self, request: Serve) -> dict[str, object]:
         """See `Serve`. One thread launches and looks for ends in turn, as a serving loop does."""
-        cu = self._cu
-        flags = cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
-        ends = [checked(cu.cuEventCreate(flags)) for _ in request.arrivals_ns]
+        flags = self._cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        ends = [checked(self._cu.cuEventCreate(flags)) for _ in request.arrivals_ns]
+        try:
+            return {"ns": self._served(request, ends)}
+        finally:
+            for event in ends:
+                self._cu.cuEventDestroy(event)
+
+    def _served(self, request: Serve, ends: list[Any]) -> list[int]:
         found: list[int] = []
         n_launched = 0
         start = time.perf_counter_ns()
@@ -164,15 +176,13 @@ class Bench:
             now = time.perf_counter_ns() - start
             if n_launched < len(ends) and now >= request.arrivals_ns[n_launched]:
                 self._loaded.launch(self.stream, n_launched % self._n_sets)
-                checked(cu.cuEventRecord(ends[n_launched], self._stream))
+                checked(self._cu.cuEventRecord(ends[n_launched], self._stream))
                 n_launched += 1
             elif len(found) < n_launched and self._is_done(ends[len(found)]):
                 found.append(time.perf_counter_ns() - start - request.arrivals_ns[len(found)])
             elif now > request.limit_s * 1e9:
                 raise TimeLimit
-        for event in ends:
-            cu.cuEventDestroy(event)
-        return {"ns": found}
+        return found
 
     def probe(self, request: Probe) -> dict[str, object]:
         """See `Probe`."""
@@ -202,7 +212,7 @@ class Bench:
             self._work.close()
             self._work = None
 
-    def _graph(self, n_calls: int) -> Any:
+    def _record(self, n_calls: int) -> None:
         """What the L2 cache holds is replaced; then clocks, event, a call on each set, event, clocks."""
         cu = self._cu
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -215,13 +225,17 @@ class Bench:
                 self._loaded.launch(self.stream, index)
             checked(cu.cuEventRecordWithFlags(self._events[1], self._stream, _EXTERNAL))
             self._read_clocks(1)
+        except BaseException:
+            with contextlib.suppress(CudaError):
+                checked(cu.cuGraphDestroy(checked(cu.cuStreamEndCapture(self._stream))))
+            raise
+        graph = checked(cu.cuStreamEndCapture(self._stream))
+        try:
+            executable = checked(cu.cuGraphInstantiate(graph, 0))
         finally:
-            ended = cu.cuStreamEndCapture(self._stream)
-        graph = checked(ended)
-        executable = checked(cu.cuGraphInstantiate(graph, 0))
-        checked(cu.cuGraphDestroy(graph))
+            cu.cuGraphDestroy(graph)
+        self._graphs[n_calls] = executable
         checked(cu.cuGraphUpload(executable, self._stream))
-        return executable
 
     def _read_clocks(self, number: int) -> None:
         self._launch(self._clocks, 32, self._arguments[number])
@@ -300,6 +314,8 @@ def _answer(bench: Bench, request: Request) -> tuple[dict[str, object], list[int
     except CudaError as error:
         kind = "refused" if error.code in _LEAVES_CONTEXT else "crash"
         return {"fault": kind, "name": error.name, "detail": fault_in_words(error.name)}, [], kind == "refused"
+    except Exception as error:  # whatever a library raises is told, not printed
+        return {"error": f"{type(error).__name__}: {error}"}, [], True
 
 
 def _load_beforehand(name: str) -> None:
@@ -315,8 +331,28 @@ def _end_with(lifeline: int) -> None:
     os._exit(1)
 
 
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _next_request(channel: socket.socket) -> Request | None:
+    """None when the parent has closed the socket."""
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+    if not descriptors:
+        return None
+    with open(descriptors[0], "rb") as file:
+        request: Request = pickle.load(file)
+    return request
+
+
 def main(arguments: list[str]) -> None:
     """Serves until the parent closes the socket, or a fault ends it."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent closed it while something was under way
+        _serve(arguments)
+
+
+def _serve(arguments: list[str]) -> None:
     channel = socket.socket(fileno=int(arguments[0]))
     threading.Thread(target=_end_with, args=(int(arguments[1]),), daemon=True).start()
     try:
@@ -324,15 +360,16 @@ def main(arguments: list[str]) -> None:
             bench = Bench(int(arguments[2]), file.read())
         if arguments[4]:
             _load_beforehand(arguments[4])
-    except (EvoL2Error, CudaError, OSError) as error:
+    except (EvoL2Error, CudaError, OSError, RuntimeError) as error:
         channel.send(json.dumps({"error": str(error)}).encode())
         return
     channel.send(b"{}")
-    while content := channel.recv(MOST_BYTES):
-        answer, descriptors, lives = _answer(bench, pickle.loads(content))
-        socket.send_fds(channel, [json.dumps(answer).encode()], descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+    while (request := _next_request(channel)) is not None:
+        answer, descriptors, lives = _answer(bench, request)
+        try:
+            socket.send_fds(channel, [json.dumps(answer).encode()], descriptors)
+        finally:
+            _close_all(descriptors)
         if not lives:
             os._exit(0)
 

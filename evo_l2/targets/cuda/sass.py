@@ -116,6 +116,8 @@ class Sass:
     """Entries, and device functions that were not inlined, in the order of the file."""
     owners: Mapping[str, str] = field(default_factory=dict)
     """Device function to the entry in whose code it stands (or to itself where it stands alone)."""
+    labels: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Name of a place in the code to its address; empty where instructions point to addresses themselves."""
 
     def of(self, entry: str) -> tuple[Instruction, ...]:
         """The entry's instructions and those of the functions that stand in its code."""
@@ -167,11 +169,15 @@ def parse_sass(text: str) -> Sass:
     declared: set[str] = set()
     section = name = ""
     places: list[tuple[str, int]] = []
+    labels: dict[str, int] = {}
+    pending: list[str] = []
     is_open = False
     for text_line in text.splitlines():
         match = _INSTRUCTION.match(text_line)
         if match is not None and section:
             is_open = False
+            labels.update(dict.fromkeys(pending, int(match["address"], 16)))
+            pending.clear()
             file, line = next((p for p in places if p[0] == places[-1][0]), (None, None))
             functions.setdefault(name or section, []).append(
                 Instruction(
@@ -190,10 +196,13 @@ def parse_sass(text: str) -> Sass:
         elif match := _TYPE.match(text_line):
             declared.add(match["name"])
             owners.setdefault(match["name"], section)
-        elif (match := _LABEL.match(text_line)) and match["name"] in declared:
-            name, places = match["name"], []
+        elif match := _LABEL.match(text_line):
+            if match["name"] in declared:
+                name, places = match["name"], []
+            else:
+                pending.append(match["name"])
     kept = {key: tuple(rows) for key, rows in functions.items()}
-    return Sass(kept, {key: owner for key, owner in owners.items() if key in kept})
+    return Sass(kept, {key: owner for key, owner in owners.items() if key in kept}, labels)
 
 
 def parse_binary(text: str, code: Code) -> dict[str, tuple[Instruction, ...]] | None:

@@ -48,7 +48,8 @@ _ROLES = (Role.IN, Role.OUT, Role.WORKSPACE, Role.MAP)
 _STRING = re.compile(r"\"(?:\\.|[^\"\\])*\"")
 _WORDS = Words((
     ("includes", "a look at the file system", r"__has_include(_next)?|__has_embed|__has_cpp_attribute"),
-    ("directives", "the name of a file, the date or the time", r"__(BASE_)?FILE(_NAME)?__|__DATE__|__TIME__|__TIMESTAMP__"),
+    ("directives", "the name of a file, the date or the time",
+     r"__(BASE_)?FILE(_NAME)?__|__DATE__|__TIME__|__TIMESTAMP__|__builtin_(FILE(_NAME)?|source_location)"),
     ("host-code", "host code; a kernel is device code, and the harness launches it", r"__host__|main|__managed__"),
     ("device-launch", "a launch from the device", r"cudaLaunch\w*|cudaGraph\w*|cudaStream\w*|cudaGetParameterBuffer\w*"),
     ("host-code", "the CUDA runtime", r"cuda(Malloc|Free|Memcpy|Memset|Event|Device|Func|Host|Get|Set)\w*"),
@@ -58,6 +59,13 @@ _WORDS = Words((
     ("language", "an exception, a module or run-time type information", r"throw|try|catch|typeid|dynamic_cast|import|module"),
 ))  # fmt: skip
 """Gate, plain words, and the names refused for it. Macros can make the same names; the gates on what was built see those."""
+_PASTES = re.compile(r"##|%:%:|\b\w*(?:CAT|PASTE|JOIN|GLUE)\w*\s*\(", re.IGNORECASE)
+_PIECES = frozenset(
+    word[:length]
+    for word in ("__BASE_FILE__", "__FILE__", "__FILE_NAME__", "__DATE__", "__TIME__", "__TIMESTAMP__")
+    for length in range(1, len(word))
+)
+"""What the names of files and times begin with: without one of these no macro can put such a name together."""
 SCREEN_GATES = frozenset({"size", "text", "launch", "includes", "directives", *_WORDS.gates})
 """Everything by which a source is refused here."""
 
@@ -92,6 +100,11 @@ def _check_text(source: str, skip: frozenset[str]) -> Verdict | None:
         return None if "text" in skip else refused("text", str(error))
     # Most sources hold nothing that is looked for, which one look at the whole tells; then only directives are left.
     text = "\n".join(line.text for line in lines)
+    if "directives" not in skip and _PASTES.search(text) is not None:
+        for line in lines:
+            for name in sorted(line.names & _PIECES):
+                what = "a piece of the name of a file, the date or the time, which a macro can put together"
+                return refused_at(line.number, "directives", f"{name} is not allowed: {what}")
     if not (_WORDS.may_be_in(text) or "_Pragma" in text or "<<<" in text):
         lines = tuple(line for line in lines if line.is_directive)
     found = (verdict for line in lines for verdict in _faults(line))

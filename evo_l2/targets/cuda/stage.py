@@ -6,6 +6,7 @@ The judge's own context draws inputs straight into the runner's buffers and read
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evo_l2.errors import DeviceError
+from evo_l2.errors import DeviceError, ToolchainError
 from evo_l2.judge import Fault, FaultKind
 from evo_l2.problem import Instance
 from evo_l2.targets.cuda.draws import CardDraws
@@ -23,13 +24,26 @@ from evo_l2.targets.cuda.memory import Mapping as Mapped
 from evo_l2.targets.cuda.memory import Region, import_region
 from evo_l2.targets.cuda.runner import Runner, RunnerFault, Sample
 
-__all__ = ["CardStage"]
+__all__ = ["CardStage", "load_cupy"]
 
 _PATTERN_BYTES = 256
 _MOST_STACKED = 1 << 25
 _MOST_CHECKED = 1 << 26
 _GUARD_BYTES = 64 * 1024
 """How far before the first set of a region is looked for writes."""
+
+
+def load_cupy() -> Any:
+    """The module cupy, which makes and checks what kernels multiply.
+
+    Raises:
+        ToolchainError: It is missing, or does not load.
+    """
+    try:
+        return importlib.import_module("cupy")
+    except (ImportError, OSError, RuntimeError) as error:
+        hint = "pip install 'evo-l2[cuda13]' (or cuda12)"
+        raise ToolchainError("kernels cannot be judged", expected="cupy", found=str(error), hint=hint) from error
 
 
 class CardStage:
@@ -45,6 +59,7 @@ class CardStage:
 
     Raises:
         DeviceError: There is no room, or the memory cannot be shared.
+        ToolchainError: cupy is missing.
     """
 
     def __init__(
@@ -57,9 +72,7 @@ class CardStage:
         n_sets: int,
         call_s: float,
     ) -> None:
-        import cupy
-
-        self._cupy = cupy
+        cupy = self._cupy = load_cupy()
         self._runner = runner
         self._instance = instance
         self._n_sets = n_sets

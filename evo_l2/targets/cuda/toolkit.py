@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
 import os
 import re
+import selectors
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +34,9 @@ _WHEELS = {
 _FOLDERS_12 = ("cuda_nvcc", "cuda_nvrtc", "cuda_runtime", "cuda_cccl", "cuda_crt")
 """Where the wheels of CUDA 12 put their parts, each a folder; those of CUDA 13 share `nvidia/cu13`."""
 _TIMEOUT_S = 30.0
+_MOST_OUTPUT_BYTES = 1 << 20
+"""Of one tool; what says more is broken."""
+_MISSING_HOST = re.compile(r"\b(?P<name>gcc|g\+\+|cc1plus|clang\+\+): (?:No such file|not found|command not found)")
 WORKER = Path(__file__).with_name("nvrtc_worker.py")
 """The program that loads NVRTC; see `evo_l2.targets.cuda.nvrtc`."""
 
@@ -129,7 +136,9 @@ def _find(cuda_home: str, cuda_path: str, path: str, packages: tuple[str, ...], 
             continue
         return _completed(replace(found, cutlass=_cutlass(), notes=tuple(notes)))
     expected = f"nvcc {'.'.join(map(str, OLDEST_VERSION))} or newer on PATH or under CUDA_HOME, or the wheels"
-    raise ToolchainError("no CUDA toolkit", expected=expected, found="; ".join(notes) or "none", hint=_ALL)
+    host = next((name for note in notes if (name := _MISSING_HOST.search(note)) is not None), None)
+    hint = _ALL if host is None else f"put {host['name']} on PATH (apt-get install g++): nvcc needs it"
+    raise ToolchainError("no CUDA toolkit", expected=expected, found="; ".join(notes) or "none", hint=hint)
 
 
 def _candidates(
@@ -293,19 +302,48 @@ def _numbers(version: str) -> tuple[int, int]:
 
 
 def _output(command: list[str]) -> str:
+    """What a tool says, on both of its streams."""
+    name = Path(command[0]).name
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise ToolchainError("a tool does not answer", found=f"{command[0]} ran for {_TIMEOUT_S:.0f} s") from error
     except OSError as error:
         raise ToolchainError("a tool does not run", found=f"{command[0]}: {error.strerror}") from error
-    if done.returncode != 0:
-        name, message = Path(command[0]).name, (done.stderr or done.stdout).strip().splitlines()
-        raise ToolchainError(
-            "a tool fails",
-            found=f"{name} returns {done.returncode}: {message[0][:200] if message else 'no message'}",
-        )
-    return done.stdout + done.stderr
+    try:
+        said = _read_some(process, time.monotonic() + _TIMEOUT_S)
+    finally:
+        # What is left of its group, while the number cannot belong to anyone else.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+    if said is None:
+        raise ToolchainError("a tool does not answer", found=f"{command[0]} ran for {_TIMEOUT_S:.0f} s")
+    if len(said) > _MOST_OUTPUT_BYTES:
+        raise ToolchainError("a tool fails", found=f"{name} writes more than {_MOST_OUTPUT_BYTES} bytes")
+    text = said.decode(errors="replace")
+    if status != 0:
+        message = text.strip().splitlines()
+        first = message[0][:200] if message else "no message"
+        raise ToolchainError("a tool fails", found=f"{name} returns {status}: {first}")
+    return text
+
+
+def _read_some(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
+    """What a process writes until it ends, or somewhat more than is let pass; None when it does not end in time."""
+    assert process.stdout is not None
+    said = bytearray()
+    with process.stdout as pipe, selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while len(said) <= _MOST_OUTPUT_BYTES:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                return None
+            piece = os.read(pipe.fileno(), 1 << 16)
+            if not piece:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                    return bytes(said)
+                return None
+            said += piece
+    return bytes(said)

@@ -49,14 +49,18 @@ class KernelWork:
     def __init__(self, cubin: bytes, plan: Plan, sets: Sequence[Mapping[str, int]], workspaces: Mapping[str, int]) -> None:
         cu = bindings()
         self._cu = cu
-        self._module = checked(cu.cuModuleLoadData(cubin))
-        self._functions = {entry: checked(cu.cuModuleGetFunction(self._module, entry.encode())) for entry in plan.entries}
         self._zeroed = [
             (workspaces[space.name], space.n_bytes) for space in plan.workspaces if space.zeroed and space.n_bytes
         ]
-        for launch in plan.launches:
-            self._allow(launch)
-        self._calls = [self._bind(plan, {**workspaces, **operands}) for operands in sets]
+        self._module = checked(cu.cuModuleLoadData(cubin))
+        try:
+            self._functions = {entry: checked(cu.cuModuleGetFunction(self._module, entry.encode())) for entry in plan.entries}
+            for launch in plan.launches:
+                self._allow(launch)
+            self._calls = [self._bind(plan, {**workspaces, **operands}) for operands in sets]
+        except BaseException:
+            self.close()
+            raise
 
     def launch(self, stream: int, index: int) -> None:
         """See `Work`."""

@@ -18,6 +18,6 @@ extern "C" __global__ void hgemm(const half *A, const __grid_constant__ TensorMa
         return;
     float sum = 0;
     for (int p = 0; p < K; p++)
-        sum += __half2float(A[i * K + p]) * __half2float(T.rows[p % 64]);
+        sum += __half2float(A[i * K + p]) * __half2float(T.rows[3]);
     C[i * N + j] = __float2half(sum);
 }
