@@ -15,14 +15,14 @@ from evo_l2.judge import Failure, Fault, Judge, fault_failure
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda.pairs import roofline_us
+from evo_l2.targets.cuda.card.pairs import roofline_us
 from evo_l2.timing import pooled_estimate
 from experiments.sweeping import sweep
 
 if TYPE_CHECKING:
     from evo_l2.contracts import Prepared
-    from evo_l2.targets.cuda.pairs import Side
-    from evo_l2.targets.cuda.rig import Rig
+    from evo_l2.targets.cuda.card.pairs import Side
+    from evo_l2.targets.cuda.card.rig import Rig
 
 __all__ = ["MARGIN", "MODES", "Row", "bench", "standing"]
 

@@ -24,7 +24,7 @@ from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
 from experiments.verifying import parse_shape, read_kernel
 
 if TYPE_CHECKING:
-    from evo_l2.targets.cuda.pairs import Side
+    from evo_l2.targets.cuda.card.pairs import Side
 
 __all__ = ["parse_shapes", "run_bench"]
 
@@ -142,7 +142,7 @@ def _other_side(
     if opponent is None:
         yield None
         return
-    from evo_l2.targets.cuda.pairs import Side
+    from evo_l2.targets.cuda.card.pairs import Side
 
     with contextlib.ExitStack() as stack:
         busy = cuda.model_copy(update={"allow_busy": True})

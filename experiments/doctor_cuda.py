@@ -62,7 +62,7 @@ def _known_good_build(folder: Path) -> Finding:
 
 def _running() -> Iterator[Finding]:
     """What running kernels needs, and a seed that is run, judged and timed."""
-    from evo_l2.targets.cuda.driver_facts import driver_facts
+    from evo_l2.targets.cuda.card.driver_facts import driver_facts
 
     install = "pip install 'evo-l2[cuda13]' (or cuda12)"
     bindings = group("cuda-bindings", ("cuda-bindings", "nvmath-python"), install)

@@ -18,8 +18,8 @@ from experiments.printable import printable
 from experiments.sections import CudaConfig, GeneratorConfig, LimitsConfig, TimingConfig
 
 if TYPE_CHECKING:
+    from evo_l2.targets.cuda.card.rig import Rig
     from evo_l2.targets.cuda.cards import Card
-    from evo_l2.targets.cuda.rig import Rig
     from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = [
@@ -113,9 +113,9 @@ def open_rig(settings: CudaConfig, timing: TimingConfig, limits: LimitsConfig) -
         DeviceError: The card is not in this machine, in use, or does not answer.
         ToolchainError: Something that it needs is missing.
     """
+    from evo_l2.targets.cuda.card.pairs import CardTimingSettings
+    from evo_l2.targets.cuda.card.rig import Rig
     from evo_l2.targets.cuda.devices import choose_card, present_devices, refuse_busy
-    from evo_l2.targets.cuda.pairs import CardTimingSettings
-    from evo_l2.targets.cuda.rig import Rig
 
     card, number = choose_card(settings.card, present_devices(), settings.device)
     if not settings.allow_busy:

@@ -17,7 +17,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
 
 if TYPE_CHECKING:
-    from evo_l2.targets.cuda.rig import Rig
+    from evo_l2.targets.cuda.card.rig import Rig
 
 __all__ = ["settings_of", "sweep"]
 

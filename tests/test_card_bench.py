@@ -16,9 +16,9 @@ from evo_l2.errors import ConfigurationError, DeviceError, StorageError
 from evo_l2.evaluation import Estimate
 from evo_l2.kernel import Kernel
 from evo_l2.problems.shapes import SHAPE_SETS
+from evo_l2.targets.cuda.card.pairs import CardTimingSettings
+from evo_l2.targets.cuda.card.rig import Rig
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.pairs import CardTimingSettings
-from evo_l2.targets.cuda.rig import Rig
 from experiments import bench as bench_module
 from experiments.bench import Row, bench, standing
 from experiments.bench_tables import buckets, cuda_l2_csv, plain, print_rows, rows_csv, rows_json, write_text
@@ -365,7 +365,7 @@ def machine(fake_card, no_card, cuda_wheels, session_cache, monkeypatch):
     """A machine with the fake card, whose driver's tool names it."""
     (no_card / "bin" / "nvidia-smi").write_text("#!/bin/sh\ncase $1 in *name,*) echo 'NVIDIA A100-SXM4-80GB, 8.0';; esac\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(session_cache))
-    monkeypatch.setattr("evo_l2.targets.cuda.baselines.baseline_names", lambda: ("torch", "cublas"))
+    monkeypatch.setattr("evo_l2.targets.cuda.card.baselines.baseline_names", lambda: ("torch", "cublas"))
     return no_card
 
 

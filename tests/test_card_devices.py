@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
+from evo_l2.targets.cuda.card.driver_facts import driver_facts
+from evo_l2.targets.cuda.card.stage import load_cupy
 from evo_l2.targets.cuda.cards import find_card
 from evo_l2.targets.cuda.devices import Device, choose_card, refuse_busy
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
-from evo_l2.targets.cuda.driver_facts import driver_facts
-from evo_l2.targets.cuda.stage import load_cupy
 
 A100 = Device("NVIDIA A100-SXM4-80GB", (8, 0))
 H200 = Device("NVIDIA H200", (9, 0))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evo_l2.targets.cuda.card.memory import ALIGNMENT_BYTES, GAP_BYTES, Region, create, import_region
 from evo_l2.targets.cuda.driver import CudaError
-from evo_l2.targets.cuda.memory import ALIGNMENT_BYTES, GAP_BYTES, Region, create, import_region
 
 regions = st.builds(Region, st.just("A"), st.integers(0, 1 << 33), st.integers(1, 4096))
 granularities = st.sampled_from([4096, 1 << 16, 2 << 20])

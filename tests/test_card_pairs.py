@@ -13,9 +13,8 @@ from evo_l2.evaluation import FEWEST_BLOCKS, Status
 from evo_l2.judge import Failure, Fault, FaultKind, Judge
 from evo_l2.problem import Instance
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.harness import clock_mhz
-from evo_l2.targets.cuda.pairs import (
+from evo_l2.targets.cuda.card.harness import clock_mhz
+from evo_l2.targets.cuda.card.pairs import (
     CardTimingSettings,
     Side,
     blocks_of,
@@ -24,7 +23,8 @@ from evo_l2.targets.cuda.pairs import (
     set_bytes,
     time_pairs,
 )
-from evo_l2.targets.cuda.runner import Refused, Sample
+from evo_l2.targets.cuda.card.runner import Refused, Sample
+from evo_l2.targets.cuda.cards import find_card
 
 SIZES = (16, 24, 32, 1)
 N_CALLS = 4

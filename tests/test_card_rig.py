@@ -16,12 +16,12 @@ from evo_l2.judge import Failure, Judge
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda import rig as rig_module
+from evo_l2.targets.cuda.card import rig as rig_module
+from evo_l2.targets.cuda.card.pairs import CardTimingSettings
+from evo_l2.targets.cuda.card.rig import Rig
+from evo_l2.targets.cuda.card.runner import Refused, RunnerFault
 from evo_l2.targets.cuda.cards import find_card
 from evo_l2.targets.cuda.evaluator import CudaEvaluator
-from evo_l2.targets.cuda.pairs import CardTimingSettings
-from evo_l2.targets.cuda.rig import Rig
-from evo_l2.targets.cuda.runner import Refused, RunnerFault
 
 SIZES = (32, 24, 40, 1)
 PROBLEM = Hgemm((SIZES,))
@@ -72,7 +72,7 @@ def runners(of=b""):
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if int(parent) == os.getpid() and state != "Z" and b"evo_l2.targets.cuda.runner_process" in words:
+        if int(parent) == os.getpid() and state != "Z" and b"evo_l2.targets.cuda.card.runner_process" in words:
             found |= {int(entry.name)} if words[-2] == of else set()
     return found
 

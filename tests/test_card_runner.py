@@ -16,11 +16,11 @@ import pytest
 from evo_l2.errors import DeviceError
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda import runner as client
-from evo_l2.targets.cuda.memory import Region
+from evo_l2.targets.cuda.card import runner as client
+from evo_l2.targets.cuda.card.memory import Region
+from evo_l2.targets.cuda.card.requests import LibrarySpec, fault_in_words
+from evo_l2.targets.cuda.card.runner import Refused, Runner, RunnerFault
 from evo_l2.targets.cuda.plan import plan
-from evo_l2.targets.cuda.requests import LibrarySpec, fault_in_words
-from evo_l2.targets.cuda.runner import Refused, Runner, RunnerFault
 
 SIZES = (8, 12, 16, 1)
 N_SETS = 3
@@ -344,8 +344,8 @@ PARENT = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from evo_l2.targets.cuda.memory import Region
-from evo_l2.targets.cuda.runner import Runner
+from evo_l2.targets.cuda.card.memory import Region
+from evo_l2.targets.cuda.card.runner import Runner
 runner = Runner(0, Path(sys.argv[1]))
 runner.allocate((Region("A", 8),))
 print(runner.pid, flush=True)

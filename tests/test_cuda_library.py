@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
-from evo_l2.targets.cuda.algorithm_tuning import choose
-from evo_l2.targets.cuda.gemm_call import GemmCall, alignment_bytes
-from evo_l2.targets.cuda.library import baseline_names, make_library
+from evo_l2.targets.cuda.libraries.algorithm_tuning import choose
+from evo_l2.targets.cuda.libraries.gemm_call import GemmCall, alignment_bytes
+from evo_l2.targets.cuda.libraries.library import baseline_names, make_library
 
 STREAM = 5
 WORKSPACE_BYTES = 1 << 20
@@ -319,7 +319,7 @@ def test_what_is_not_admitted_is_refused_by_name(vendor, wrong):
 
 
 def test_module_is_imported_without_any_library():
-    code = "import sys, evo_l2.targets.cuda.library; print({'torch', 'nvmath', 'cuda', 'cupy'} & set(sys.modules))"
+    code = "import sys, evo_l2.targets.cuda.libraries.library; print({'torch', 'nvmath', 'cuda', 'cupy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -8,8 +8,8 @@ import pytest
 from evo_l2.errors import ToolchainError
 from evo_l2.targets.cuda.devices import present_devices
 from evo_l2.targets.cuda.driver import bindings, checked, retain_context
-from evo_l2.targets.cuda.launch_graph import LaunchGraph
-from evo_l2.targets.cuda.library import baseline_names, make_library
+from evo_l2.targets.cuda.libraries.launch_graph import LaunchGraph
+from evo_l2.targets.cuda.libraries.library import baseline_names, make_library
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not present_devices(), reason="nvidia-smi names no card")]
 

@@ -11,7 +11,7 @@ from evo_l2.judge import Failure
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda.sanitizer import TOOLS, find_sanitizer, read_report, sanitize, small_instance
+from evo_l2.targets.cuda.card.sanitizer import TOOLS, find_sanitizer, read_report, sanitize, small_instance
 from experiments.seeds import load_seeds, seed_names
 
 CLEAN = """========= COMPUTE-SANITIZER
@@ -157,7 +157,7 @@ def test_a_case_stays_where_the_small_one_cannot_be_launched():
 
 
 def test_without_the_tool_the_report_says_so(monkeypatch):
-    monkeypatch.setattr("evo_l2.targets.cuda.sanitizer.find_sanitizer", lambda: None)
+    monkeypatch.setattr("evo_l2.targets.cuda.card.sanitizer.find_sanitizer", lambda: None)
     report = sanitize(seed("naive_nn"), b"", Instance(Hgemm(((8, 8, 8, 1),)), (8, 8, 8, 1), "nn"), 132, 0)
     assert (report.failure, report.checked) == (None, ())
     assert set(report.unchecked) == set(TOOLS)
@@ -240,8 +240,8 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
+    from evo_l2.targets.cuda.card.rig import Rig
     from evo_l2.targets.cuda.devices import choose_card, present_devices
-    from evo_l2.targets.cuda.rig import Rig
 
     if not present_devices():
         pytest.skip("nvidia-smi names no card")

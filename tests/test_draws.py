@@ -10,7 +10,7 @@ from evo_l2.evaluation import Status
 from evo_l2.judge import Judge
 from evo_l2.problem import Instance
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda.draws import CardDraws, philox
+from evo_l2.targets.cuda.card.draws import CardDraws, philox
 
 ODD = (65, 33, 127, 2)
 

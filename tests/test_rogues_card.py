@@ -163,9 +163,9 @@ class Court:
 
 @pytest.fixture(scope="module")
 def court(tmp_path_factory):
+    from evo_l2.targets.cuda.card.pairs import CardTimingSettings
+    from evo_l2.targets.cuda.card.rig import Rig
     from evo_l2.targets.cuda.devices import choose_card, present_devices
-    from evo_l2.targets.cuda.pairs import CardTimingSettings
-    from evo_l2.targets.cuda.rig import Rig
 
     devices = present_devices()
     if not devices:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 from cuda.bindings import driver
 
-from evo_l2.targets.cuda.draws import philox
+from evo_l2.targets.cuda.card.draws import philox
 
 
 def __getattr__(name):
@@ -18,7 +18,7 @@ def ndarray(shape, dtype, memptr, strides=None):
 
 
 class RawKernel:
-    """The generator of `evo_l2.targets.cuda.draws`, which is the only kernel that is compiled."""
+    """The generator of `evo_l2.targets.cuda.card.draws`, which is the only kernel that is compiled."""
 
     def __init__(self, source, name):
         assert name == "philox"

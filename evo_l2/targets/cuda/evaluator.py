@@ -14,7 +14,7 @@ from evo_l2.evaluation import CaseTiming, Environment, Evaluation, Status, Timin
 from evo_l2.judge import Failure, GateReport, Judge, with_secret
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance, Problem
-from evo_l2.targets.cuda.rig import Rig
+from evo_l2.targets.cuda.card.rig import Rig
 
 __all__ = ["CudaEvaluator"]
 

@@ -18,18 +18,18 @@ from evo_l2.evaluation import CaseTiming, Environment, Status
 from evo_l2.judge import Failure, Fault, FaultKind, Judge, fault_failure
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance, Problem
-from evo_l2.targets.cuda.baselines import Baselines
 from evo_l2.targets.cuda.build_only import built_identity, open_compiler
+from evo_l2.targets.cuda.card.baselines import Baselines
+from evo_l2.targets.cuda.card.driver_facts import DriverFacts, driver_facts
+from evo_l2.targets.cuda.card.harness import HARNESS
+from evo_l2.targets.cuda.card.pairs import CardTimingSettings, Side, blocks_of, n_calls_of, roofline_us, set_bytes, time_pairs
+from evo_l2.targets.cuda.card.runner import Refused, Runner, RunnerFault
+from evo_l2.targets.cuda.card.sanitizer import SanitizerReport, find_sanitizer, sanitize
+from evo_l2.targets.cuda.card.stage import CardStage, load_cupy
 from evo_l2.targets.cuda.cards import Card
 from evo_l2.targets.cuda.compiler import CudaBuilt
-from evo_l2.targets.cuda.driver_facts import DriverFacts, driver_facts
-from evo_l2.targets.cuda.harness import HARNESS
-from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, blocks_of, n_calls_of, roofline_us, set_bytes, time_pairs
 from evo_l2.targets.cuda.plan import plan
 from evo_l2.targets.cuda.prepare import prepare
-from evo_l2.targets.cuda.runner import Refused, Runner, RunnerFault
-from evo_l2.targets.cuda.sanitizer import SanitizerReport, find_sanitizer, sanitize
-from evo_l2.targets.cuda.stage import CardStage, load_cupy
 
 __all__ = ["Rig"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from evo_l2.errors import DeviceError, ToolchainError
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked
-from evo_l2.targets.cuda.gemm_call import GemmCall, Matrix, checked_sets
-from evo_l2.targets.cuda.vendor import HALF, Arithmetic, Workspace, load_bindings, version_of
+from evo_l2.targets.cuda.libraries.gemm_call import GemmCall, Matrix, checked_sets
+from evo_l2.targets.cuda.libraries.vendor import HALF, Arithmetic, Workspace, load_bindings, version_of
 
 __all__ = ["CublasLibrary"]
 
@@ -17,7 +17,7 @@ _DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 
 
 class CublasLibrary:
-    """`cublasGemmEx`, or its strided batch. See `evo_l2.targets.cuda.library.Library`."""
+    """`cublasGemmEx`, or its strided batch. See `evo_l2.targets.cuda.libraries.library.Library`."""
 
     def __init__(self, call: GemmCall, workspace_bytes: int) -> None:
         self._module = load_bindings("cublas")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evo_l2.errors import DeviceError, ToolchainError
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked
-from evo_l2.targets.cuda.gemm_call import Accumulate
+from evo_l2.targets.cuda.libraries.gemm_call import Accumulate
 
 __all__ = ["HALF", "Arithmetic", "Workspace", "load_bindings", "version_of"]
 

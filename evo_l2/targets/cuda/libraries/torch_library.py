@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from evo_l2.errors import DeviceError, ToolchainError
-from evo_l2.targets.cuda.gemm_call import GemmCall, checked_sets
+from evo_l2.targets.cuda.libraries.gemm_call import GemmCall, checked_sets
 
 __all__ = ["TorchLibrary"]
 
@@ -24,7 +24,7 @@ class _Buffer:
 
 
 class TorchLibrary:
-    """`torch.matmul(a, b, out=c)`. See `evo_l2.targets.cuda.library.Library`.
+    """`torch.matmul(a, b, out=c)`. See `evo_l2.targets.cuda.libraries.library.Library`.
 
     torch takes the size of its workspace from the environment at its first product and keeps it, so that `prepare` sets
     `CUBLAS_WORKSPACE_CONFIG` for the whole process. The stream and the format of sums are states of torch as well. They are

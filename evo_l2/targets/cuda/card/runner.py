@@ -16,9 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from evo_l2.errors import DeviceError
-from evo_l2.targets.cuda.memory import Region
-from evo_l2.targets.cuda.plan import Plan
-from evo_l2.targets.cuda.requests import (
+from evo_l2.targets.cuda.card.memory import Region
+from evo_l2.targets.cuda.card.requests import (
     Allocate,
     Host,
     LibrarySpec,
@@ -30,6 +29,7 @@ from evo_l2.targets.cuda.requests import (
     Run,
     Serve,
 )
+from evo_l2.targets.cuda.plan import Plan
 from evo_l2.targets.messages import printable
 
 __all__ = ["Refused", "Runner", "RunnerFault", "Sample"]
@@ -75,7 +75,7 @@ class Runner:
 
     Args:
         device: The card's index, as CUDA counts.
-        harness: Cubin of `evo_l2.targets.cuda.harness.HARNESS`.
+        harness: Cubin of `evo_l2.targets.cuda.card.harness.HARNESS`.
         library: A baseline that it will run, whose packages it loads at once: that takes seconds.
 
     It starts while the caller goes on; whether it did is seen by the first request.
@@ -88,7 +88,7 @@ class Runner:
         lifeline, ours_alive = os.pipe()
         self._channel, self._lifeline = ours, ours_alive
         handed = (theirs.fileno(), lifeline)
-        words = ["-P", "-m", "evo_l2.targets.cuda.runner_process", *map(str, handed), str(device), str(harness), library]
+        words = ["-P", "-m", "evo_l2.targets.cuda.card.runner_process", *map(str, handed), str(device), str(harness), library]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *words], pass_fds=handed, stdin=subprocess.DEVNULL, start_new_session=True

@@ -25,8 +25,8 @@ from evo_l2.evaluation import Status
 from evo_l2.judge import Failure
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
+from evo_l2.targets.cuda.card.sanitized_run import FAULT, REFUSED, Job
 from evo_l2.targets.cuda.plan import plan
-from evo_l2.targets.cuda.sanitized_run import FAULT, REFUSED, Job
 from evo_l2.targets.messages import printable
 
 __all__ = ["TOOLS", "SanitizerReport", "find_sanitizer", "read_report", "sanitize", "small_instance"]
@@ -146,7 +146,7 @@ def sanitize(
 def _ask(path: Path, name: str, job: Path, limit_s: float) -> Failure | str | None:
     """A finding, the reason why there is no answer, or None for a clean run."""
     options = ["--tool", name, "--print-limit", "4", "--report-api-errors", "no"]
-    command = [str(path), *options, sys.executable, "-P", "-m", "evo_l2.targets.cuda.sanitized_run", str(job)]
+    command = [str(path), *options, sys.executable, "-P", "-m", "evo_l2.targets.cuda.card.sanitized_run", str(job)]
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(

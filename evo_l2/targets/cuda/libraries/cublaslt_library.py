@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from evo_l2.errors import DeviceError, ToolchainError
-from evo_l2.targets.cuda.algorithm_tuning import choose
-from evo_l2.targets.cuda.cublaslt_plan import Algorithm, CublasLtPlan
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked
-from evo_l2.targets.cuda.gemm_call import GemmCall, checked_sets
-from evo_l2.targets.cuda.launch_graph import LaunchGraph
-from evo_l2.targets.cuda.vendor import Workspace, load_bindings, version_of
+from evo_l2.targets.cuda.libraries.algorithm_tuning import choose
+from evo_l2.targets.cuda.libraries.cublaslt_plan import Algorithm, CublasLtPlan
+from evo_l2.targets.cuda.libraries.gemm_call import GemmCall, checked_sets
+from evo_l2.targets.cuda.libraries.launch_graph import LaunchGraph
+from evo_l2.targets.cuda.libraries.vendor import Workspace, load_bindings, version_of
 
 __all__ = ["CublasLtLibrary"]
 
@@ -24,7 +24,7 @@ _MOST_LAUNCHES = 1024
 
 
 class CublasLtLibrary:
-    """`cublasLtMatmul`. See `evo_l2.targets.cuda.library.Library`.
+    """`cublasLtMatmul`. See `evo_l2.targets.cuda.libraries.library.Library`.
 
     Args:
         call: The product.

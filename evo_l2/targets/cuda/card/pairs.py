@@ -17,9 +17,9 @@ from evo_l2.errors import DeviceError
 from evo_l2.evaluation import FEWEST_BLOCKS, CaseTiming, Status
 from evo_l2.judge import Failure, Fault, Judge, fault_failure
 from evo_l2.problem import Instance
+from evo_l2.targets.cuda.card.runner import Refused, Sample
+from evo_l2.targets.cuda.card.stage import CardStage
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.runner import Refused, Sample
-from evo_l2.targets.cuda.stage import CardStage
 
 __all__ = [
     "CardTimingSettings",

@@ -1,6 +1,6 @@
 """A process that calls a built kernel once on random inputs, for compute-sanitizer to watch. See `sanitizer`.
 
-    python -P -m evo_l2.targets.cuda.sanitized_run JOB
+    python -P -m evo_l2.targets.cuda.card.sanitized_run JOB
 
 JOB is a file with a pickled `Job`, which the parent wrote. Memory comes from plain `cuMemAlloc`, of the exact size, which the
 tool keeps watch over; outputs and workspaces are left as they come, so that reading them first is found.
@@ -20,10 +20,10 @@ import numpy as np
 from evo_l2.errors import EvoL2Error
 from evo_l2.launch import Role
 from evo_l2.problem import Operand
+from evo_l2.targets.cuda.card.requests import fault_in_words
+from evo_l2.targets.cuda.card.work import KernelWork
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
 from evo_l2.targets.cuda.plan import Plan
-from evo_l2.targets.cuda.requests import fault_in_words
-from evo_l2.targets.cuda.work import KernelWork
 
 __all__ = ["FAULT", "REFUSED", "Job", "main"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evo_l2.targets.cuda.gemm_call import GemmCall, Matrix, alignment_bytes
-from evo_l2.targets.cuda.vendor import HALF, Arithmetic, Workspace
+from evo_l2.targets.cuda.libraries.gemm_call import GemmCall, Matrix, alignment_bytes
+from evo_l2.targets.cuda.libraries.vendor import HALF, Arithmetic, Workspace
 
 __all__ = ["Algorithm", "CublasLtPlan"]
 

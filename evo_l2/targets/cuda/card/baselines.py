@@ -15,12 +15,12 @@ import numpy as np
 from evo_l2.errors import ConfigurationError, DeviceError, EvoL2Error
 from evo_l2.judge import Judge
 from evo_l2.problem import Instance
+from evo_l2.targets.cuda.card.pairs import CardTimingSettings, Side, baseline_sample, n_calls_of, set_bytes
+from evo_l2.targets.cuda.card.requests import LibrarySpec
+from evo_l2.targets.cuda.card.runner import Refused, Runner, RunnerFault
+from evo_l2.targets.cuda.card.stage import CardStage
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.library import baseline_names
-from evo_l2.targets.cuda.pairs import CardTimingSettings, Side, baseline_sample, n_calls_of, set_bytes
-from evo_l2.targets.cuda.requests import LibrarySpec
-from evo_l2.targets.cuda.runner import Refused, Runner, RunnerFault
-from evo_l2.targets.cuda.stage import CardStage
+from evo_l2.targets.cuda.libraries.library import baseline_names
 
 __all__ = ["WORKSPACE_BYTES", "Baselines", "Candidate", "Chosen"]
 

@@ -18,11 +18,11 @@ import numpy as np
 from evo_l2.errors import DeviceError, ToolchainError
 from evo_l2.judge import Fault, FaultKind
 from evo_l2.problem import Instance
-from evo_l2.targets.cuda.draws import CardDraws
+from evo_l2.targets.cuda.card.draws import CardDraws
+from evo_l2.targets.cuda.card.memory import Mapping as Mapped
+from evo_l2.targets.cuda.card.memory import Region, import_region
+from evo_l2.targets.cuda.card.runner import Runner, RunnerFault, Sample
 from evo_l2.targets.cuda.driver import CudaError
-from evo_l2.targets.cuda.memory import Mapping as Mapped
-from evo_l2.targets.cuda.memory import Region, import_region
-from evo_l2.targets.cuda.runner import Runner, RunnerFault, Sample
 
 __all__ = ["CardStage", "load_cupy"]
 

@@ -1,11 +1,11 @@
 """The process that owns a candidate's context: loads, allocates, launches, replays; it knows no inputs and gives no verdict.
 
-    python -m evo_l2.targets.cuda.runner_process SOCKET LIFELINE DEVICE HARNESS LIBRARY
+    python -m evo_l2.targets.cuda.card.runner_process SOCKET LIFELINE DEVICE HARNESS LIBRARY
 
-SOCKET is a descriptor of requests (`evo_l2.targets.cuda.requests`; each in a file of its own, whose descriptor comes, since a
-cubin may be larger than a message) and answers, LIFELINE one that ends when the parent does,
-DEVICE the card's index, HARNESS the cubin of `evo_l2.targets.cuda.harness`, LIBRARY a baseline to load beforehand, or empty.
-A fault in a kernel leaves the context unusable: it is answered once, and the process ends.
+SOCKET is a descriptor of requests (see `requests`; each in a file of its own, whose descriptor comes, since a cubin may be
+larger than a message) and answers, LIFELINE one that ends when the parent does, DEVICE the card's index, HARNESS the cubin of
+`harness`, LIBRARY a baseline to load beforehand, or empty. A fault in a kernel leaves the context unusable: it is answered
+once, and the process ends.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from collections.abc import Callable
 from typing import Any
 
 from evo_l2.errors import EvoL2Error
-from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
-from evo_l2.targets.cuda.harness import clock_mhz
-from evo_l2.targets.cuda.memory import Mapping, create
-from evo_l2.targets.cuda.requests import (
+from evo_l2.targets.cuda.card.harness import clock_mhz
+from evo_l2.targets.cuda.card.memory import Mapping, create
+from evo_l2.targets.cuda.card.requests import (
     Allocate,
     Host,
     LoadKernel,
@@ -38,7 +37,8 @@ from evo_l2.targets.cuda.requests import (
     Serve,
     fault_in_words,
 )
-from evo_l2.targets.cuda.work import KernelWork, Work
+from evo_l2.targets.cuda.card.work import KernelWork, Work
+from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
 
 __all__ = ["main"]
 
@@ -112,7 +112,7 @@ class Bench:
 
     def load_library(self, request: LoadLibrary) -> dict[str, object]:
         """See `LoadLibrary`."""
-        from evo_l2.targets.cuda.library import make_library
+        from evo_l2.targets.cuda.libraries.library import make_library
 
         self._unload()
         spec = request.spec
@@ -320,7 +320,7 @@ def _answer(bench: Bench, request: Request) -> tuple[dict[str, object], list[int
 
 def _load_beforehand(name: str) -> None:
     """Imports what a baseline needs; one that is missing is told when it is asked for."""
-    from evo_l2.targets.cuda.library import make_library
+    from evo_l2.targets.cuda.libraries.library import make_library
 
     with contextlib.suppress(EvoL2Error):
         make_library(name, layout="nn", accumulate="fp32", sizes=(16, 16, 16, 1), workspace_bytes=0).close()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from evo_l2.errors import ConfigurationError
-from evo_l2.targets.cuda.cublas_library import CublasLibrary
-from evo_l2.targets.cuda.cublaslt_library import CublasLtLibrary
-from evo_l2.targets.cuda.gemm_call import Accumulate, GemmCall, Layout
-from evo_l2.targets.cuda.torch_library import TorchLibrary
+from evo_l2.targets.cuda.libraries.cublas_library import CublasLibrary
+from evo_l2.targets.cuda.libraries.cublaslt_library import CublasLtLibrary
+from evo_l2.targets.cuda.libraries.gemm_call import Accumulate, GemmCall, Layout
+from evo_l2.targets.cuda.libraries.torch_library import TorchLibrary
 
 __all__ = ["Library", "baseline_names", "make_library"]
 

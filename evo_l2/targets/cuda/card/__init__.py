@@ -1,0 +1,1 @@
+"""Kernels on a card: runner, shared memory, judge's stage, pairs, baselines."""

@@ -1,0 +1,1 @@
+"""The vendor's libraries, as work that a stream takes."""
