@@ -117,6 +117,8 @@ def open_rig(settings: CudaConfig, timing: TimingConfig, limits: LimitsConfig) -
     from evo_l2.targets.cuda.card.rig import Rig
     from evo_l2.targets.cuda.devices import choose_card, present_devices, refuse_busy
 
+    # CUDA counts the fastest card first unless told to count as nvidia-smi does, whose numbers ours are.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     card, number = choose_card(settings.card, present_devices(), settings.device)
     if not settings.allow_busy:
         refuse_busy(number)

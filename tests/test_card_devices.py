@@ -104,8 +104,8 @@ def test_a_device_of_another_kind_than_the_table_says_is_refused(fake_card):
     with pytest.raises(DeviceError) as raised:
         facts.fitted(find_card("H200"))
     assert str(raised.value) == (
-        "the run is for another card: expected H200, compute capability 9.0, found NVIDIA A100-SXM4-80GB, 8.0; "
-        "try: --set cuda.card=auto"
+        "CUDA counts another card under this number: expected H200, compute capability 9.0, "
+        "found NVIDIA A100-SXM4-80GB, 8.0; try: unset CUDA_VISIBLE_DEVICES, or --set cuda.card=auto"
     )
     fake_card.set(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED=0)
     with pytest.raises(DeviceError, match=r"cannot be judged here: expected device memory that two processes can share"):

@@ -199,7 +199,7 @@ def test_a_fresh_process_is_a_fresh_process_and_faults_leave_no_descriptors(rig,
 
 
 def test_what_is_missing_or_does_not_fit_is_said_before_anything_is_started(card, cuda_wheels, session_cache, monkeypatch):
-    with pytest.raises(DeviceError, match="the run is for another card"):
+    with pytest.raises(DeviceError, match="CUDA counts another card"):
         Rig(session_cache / "evo-l2" / "cuda", find_card("H200"))
     with pytest.raises(DeviceError, match="CUDA device 1"):
         Rig(session_cache / "evo-l2" / "cuda", find_card("A100"), 1)

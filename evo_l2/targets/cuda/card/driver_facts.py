@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from evo_l2.errors import DeviceError
-from evo_l2.targets.cuda.cards import Card
+from evo_l2.errors import ConfigurationError, DeviceError
+from evo_l2.targets.cuda.cards import Card, find_card
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked
 
 __all__ = ["DriverFacts", "driver_facts"]
@@ -32,13 +32,21 @@ class DriverFacts:
         Raises:
             DeviceError: It is another card, or lacks what running kernels needs.
         """
-        if self.compute_capability != card.compute_capability:
+        if self.compute_capability != card.compute_capability or not _is_named(self.name, card):
             expected = f"{card.name}, compute capability {'.'.join(map(str, card.compute_capability))}"
             found = f"{self.name}, {'.'.join(map(str, self.compute_capability))}"
-            raise DeviceError("the run is for another card", expected=expected, found=found, hint="--set cuda.card=auto")
+            hint = "unset CUDA_VISIBLE_DEVICES, or --set cuda.card=auto"
+            raise DeviceError("CUDA counts another card under this number", expected=expected, found=found, hint=hint)
         if not self.shares_memory:
             raise DeviceError("kernels cannot be judged here", expected="device memory that two processes can share")
         return replace(card, n_sms=self.n_sms, l2_bytes=self.l2_bytes, shared_per_block_bytes=self.shared_per_block_bytes)
+
+
+def _is_named(name: str, card: Card) -> bool:
+    try:
+        return find_card(name) == card
+    except ConfigurationError:
+        return False
 
 
 def driver_facts(device: int) -> DriverFacts:
