@@ -285,3 +285,10 @@ def test_a_library_that_is_refused_in_a_graph_is_never_a_kernels_fault(both, car
     kernel = prepared()
     with pytest.raises(DeviceError, match=r"the baseline cublaslt fails: found .*STREAM_CAPTURE_UNSUPPORTED"):
         both.time(kernel, INSTANCE, 10.0, Judge(), SEED)
+
+
+def test_where_sums_in_half_are_admitted_libraries_with_single_precision_are_opponents_too(both):
+    instance = Instance(Hgemm((SIZES,), "fp16"), SIZES, "nn")
+    chosen = both.baselines.at(instance)
+    assert [candidate.name for candidate in chosen.candidates] == ["cublas", "cublaslt", "cublas/fp32"]
+    assert all(candidate.median_us is not None for candidate in chosen.candidates)

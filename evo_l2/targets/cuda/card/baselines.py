@@ -28,6 +28,8 @@ WORKSPACE_BYTES = 32 << 20
 """What each library may use, as NVIDIA recommends for cuBLAS on Hopper; the same for all."""
 _CALL_S = 10.0
 _ROUNDS = 5
+_WITH = "/"
+"""Stands between a library's name and the format of its sums, where that is not the problem's."""
 
 _Case = tuple[tuple[int, ...], str, str]
 """Sizes, layout, definition of the problem."""
@@ -112,7 +114,7 @@ class Baselines:
             if runner.is_alive:
                 return runner
             runner.close()
-        return Runner(self._device, self._harness, name)
+        return Runner(self._device, self._harness, name.partition(_WITH)[0])
 
     def _put_back(self, name: str, runner: Runner) -> None:
         if name in self._spare or not runner.is_alive:
@@ -125,7 +127,7 @@ class Baselines:
         opened: dict[str, tuple[Side, str]] = {}
         found: dict[str, Candidate] = {}
         try:
-            for name in self._names:
+            for name in self._contenders(instance):
                 runners[name] = self._runner(name)
             for name, runner in runners.items():
                 try:
@@ -139,13 +141,22 @@ class Baselines:
             found |= {name: Candidate(name, words, medians[name]) for name, (_, words) in opened.items()}
             best = min(medians, key=lambda name: medians[name])
             side, description = opened.pop(best)
-            chosen = Chosen(best, description, side, tuple(found[name] for name in self._names)), runners.pop(best)
+            chosen = Chosen(best, description, side, tuple(found[name] for name in runners)), runners.pop(best)
         finally:
             for other, _ in opened.values():
                 other.stage.close()
             for name, runner in runners.items():
                 self._put_back(name, runner)
         return chosen
+
+    def _contenders(self, instance: Instance) -> tuple[str, ...]:
+        """Every library; where sums in half are admitted, cuBLAS and tuned cuBLASLt also with sums in single precision.
+
+        Those are faster at many shapes: to beat the sums in half alone would say little.
+        """
+        if instance.problem.definition.get("accumulate") != "fp16":
+            return self._names
+        return (*self._names, *(f"{name}{_WITH}fp32" for name in ("cublas", "cublaslt-tuned") if name in self._names))
 
     def _open(self, runner: Runner, name: str, instance: Instance) -> tuple[Side, str]:
         """A library with the buffers of one sample: tuned on what will be timed, then judged by the gates."""
@@ -192,8 +203,10 @@ def _spec(name: str, instance: Instance) -> LibrarySpec:
     if problem.name != "hgemm" or layout not in ("nn", "nt") or accumulate not in ("fp32", "fp16"):
         raise ConfigurationError("there is no library to compare with", expected="hgemm", found=problem.title)
     m, n, k, batch = instance.sizes
+    library, _, sums = name.partition(_WITH)
+    in_single = "fp32" in (accumulate, sums)
     return LibrarySpec(
-        name, "nn" if layout == "nn" else "nt", "fp32" if accumulate == "fp32" else "fp16", (m, n, k, batch), WORKSPACE_BYTES
+        library, "nn" if layout == "nn" else "nt", "fp32" if in_single else "fp16", (m, n, k, batch), WORKSPACE_BYTES
     )
 
 
