@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from evo_l2.errors import ToolchainError
+from evo_l2.targets.cuda.nv_info import Attribute, attributes, parameter_rows, triple
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -29,7 +30,6 @@ RESERVED_SHARED_BYTES = 1024
 
 _MAX_THREADS, _REQUIRED_THREADS, _EXTERNS = 0x05, 0x10, 0x0F
 _FRAME_SIZE, _MIN_STACK_SIZE, _REGISTERS = 0x11, 0x12, 0x2F
-_PARAMETER, _PARAMETER_V2 = 0x17, 0x45
 _CLUSTER, _BARRIERS = 0x3D, 0x4C
 _COMPAT_ACCELERATOR = 0x09
 _ENTRY = 0x10
@@ -170,31 +170,6 @@ def code_digest(cubin: Cubin, used: Collection[str], entries: Sequence[str] | No
 
 
 @dataclass(frozen=True, slots=True)
-class _Attribute:
-    """One record of `.nv.info`: a key with a byte, a half word, or bytes."""
-
-    key: int
-    value: bytes
-
-    def words(self) -> tuple[int, ...]:
-        return struct.unpack(f"<{len(self.value) // 4}I", self.value[: len(self.value) // 4 * 4])
-
-
-def _attributes(data: bytes) -> Iterator[_Attribute]:
-    """Records are a format byte, a key byte and two bytes; in format 4 these are the length of what follows."""
-    at = 0
-    while at + 4 <= len(data):
-        form, key = data[at], data[at + 1]
-        if form == 0:
-            return
-        length = int.from_bytes(data[at + 2 : at + 4], "little") if form == 4 else 0
-        start = at + 4 if form == 4 else at + 2
-        end = start + (length if form == 4 else 2)
-        yield _Attribute(key, data[start:end])
-        at = end
-
-
-@dataclass(frozen=True, slots=True)
 class _Relocation:
     offset: int
     kind: int
@@ -227,7 +202,7 @@ class _Reader:
         self._by_symbol: dict[int, dict[int, int]] = {}
         for section in self._sections:
             if section.name == ".nv.info":
-                for attribute in _attributes(section.data()):
+                for attribute in attributes(section.data()):
                     if len(attribute.value) == 8:
                         symbol, value = attribute.words()
                         self._by_symbol.setdefault(attribute.key, {})[symbol] = value
@@ -257,7 +232,7 @@ class _Reader:
         special = abi < 8 and bool(flags & 0x800)
         for section in self._sections:
             if section.name == ".nv.compat":
-                special |= any(a.key == _COMPAT_ACCELERATOR and a.value[0] == 1 for a in _attributes(section.data()))
+                special |= any(a.key == _COMPAT_ACCELERATOR and a.value[0] == 1 for a in attributes(section.data()))
         if not 50 <= number <= 200:
             raise ValueError(f"flags {flags:#x} name no architecture")
         return f"sm_{number}{'a' if special else ''}"
@@ -297,13 +272,13 @@ class _Reader:
     def _entry(self, index: int, symbol: _Name) -> Entry:
         assert isinstance(symbol.section, int)
         text = self._sections[symbol.section]
-        found: dict[int, list[_Attribute]] = {}
+        found: dict[int, list[Attribute]] = {}
         constants: dict[int, int] = {}
         shared = local = 0
         banks: list[tuple[int, bytes]] = []
         for section in self._of(symbol.section):
             if section.name.startswith(".nv.info."):
-                for attribute in _attributes(section.data()):
+                for attribute in attributes(section.data()):
                     found.setdefault(attribute.key, []).append(attribute)
             elif section.name.startswith(".nv.shared."):
                 shared += section["sh_size"]
@@ -321,13 +296,13 @@ class _Reader:
             shared -= min(shared, RESERVED_SHARED_BYTES)
         frames = self._by_symbol.get(_FRAME_SIZE, {})
         local += sum(frames.get(i, 0) for i, n in enumerate(self._names) if n.section == symbol.section)
-        bounds, required = _triple(found, _MAX_THREADS), _triple(found, _REQUIRED_THREADS)
+        bounds, required = triple(found, _MAX_THREADS), triple(found, _REQUIRED_THREADS)
         limit = required or bounds
         barriers = found.get(_BARRIERS)
         n_registers = self._by_symbol.get(_REGISTERS, {}).get(index, 0)
         stack = self._by_symbol.get(_MIN_STACK_SIZE, {}).get(index, frames.get(index, 0))
         n_barriers = barriers[0].value[0] if barriers else 0
-        parameters, cluster = _parameters(found), _triple(found, _CLUSTER)
+        parameters, cluster = tuple(Parameter(*row) for row in parameter_rows(found)), triple(found, _CLUSTER)
         needs = (n_registers, stack, shared, local, n_barriers, limit, required, cluster)
         sha = hashlib.sha256(repr((needs, [(p.offset, p.size) for p in parameters])).encode())
         sha.update(text.data())
@@ -385,26 +360,3 @@ class _Reader:
 
     def _is_constant(self, section: int | str) -> bool:
         return isinstance(section, int) and self._sections[section].name == _CONSTANTS
-
-
-def _triple(found: dict[int, list[_Attribute]], key: int) -> tuple[int, int, int] | None:
-    if key not in found:
-        return None
-    x, y, z = found[key][0].words()[:3]
-    return x, y, z
-
-
-def _parameters(found: dict[int, list[_Attribute]]) -> tuple[Parameter, ...]:
-    """In the order of the source.
-
-    The first form packs the size above bit 18 of its last word; the second, for more than 4 KiB of arguments, has the size
-    in the low half of that word (the most is 32,764 bytes) and the address space at its top.
-    """
-    rows: list[tuple[int, Parameter]] = []
-    for attribute in found.get(_PARAMETER, []):
-        _, ordinal, offset, packed = struct.unpack("<IHHI", attribute.value[:12])
-        rows.append((ordinal, Parameter(offset, packed >> 18)))
-    for attribute in found.get(_PARAMETER_V2, []):
-        _, ordinal, offset, packed = struct.unpack("<IHHI", attribute.value[:12])
-        rows.append((ordinal, Parameter(offset, packed & 0xFFFF)))
-    return tuple(parameter for _, parameter in sorted(rows, key=lambda row: row[0]))

@@ -24,7 +24,7 @@ from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 
-_READERS = ("cubin", "disassembler", "sass", "reaching", "header", "resources", "ptx", "gates", "inspection")
+_READERS = ("cubin", "nv_info", "disassembler", "sass", "reaching", "header", "resources", "ptx", "gates", "inspection")
 """Modules that decide what an inspection says."""
 
 
