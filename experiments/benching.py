@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -83,6 +84,7 @@ def run_bench(
             "there is nothing to measure", expected="kernel files or an archive", found="none", hint=hint
         )
     wanted = parse_shapes(shapes)
+    _check_outputs([path for path in (csv, json, cuda_l2) if path is not None], [*files, *([against] if against else [])])
     opponent = read_kernel(against, "cuda") if against is not None else None
     rows: list[Row] = []
     environment: dict[str, object] = {}
@@ -125,6 +127,18 @@ def _report(
         write_text(json, rows_json(rows, environment))
     if cuda_l2 is not None:
         write_text(cuda_l2, cuda_l2_csv(rows))
+
+
+def _check_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Refuses, before anything is measured, what could not be written afterwards or would write over something else."""
+    for place, path in enumerate(outputs):
+        if path.resolve() in {other.resolve() for other in (*outputs[:place], *inputs)}:
+            raise ConfigurationError(
+                f"{path} would be written over", expected="a file of its own for each result", found="the same file twice"
+            )
+        folder = path.resolve().parent
+        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+            raise ConfigurationError("the results cannot be written", expected=f"to write {path}", found="no permission")
 
 
 def _elites(db: Path, count: int) -> list[tuple[str, Kernel]]:

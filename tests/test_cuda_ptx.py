@@ -16,7 +16,7 @@ def test_ptx_that_breaks_rules_is_found_with_its_line(goldens):
     findings = lint_ptx(goldens.text("banned.ptx"))
     source = goldens.text("banned.cu").split("\n")
     assert {f.rule for f in findings} == set(RULES) - {
-        "device-launch", "indirect-call", "call-number", "local-memory", "texture",
+        "device-launch", "indirect-call", "call-number", "code-address", "local-memory", "texture",
     }  # fmt: skip
     for finding in findings:
         word = re.split(r"[\s,]+", finding.line_text.replace("call.uni", ""))[0].split(".")[0]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 
-from evo_l2.errors import ConfigurationError, DeviceError
+from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.targets.cuda.cards import CARDS, Card, find_card
+from evo_l2.targets.cuda.toolkit import tool_output
+from evo_l2.targets.messages import printable
 
 __all__ = ["Device", "choose_card", "present_devices", "refuse_busy"]
 
-_TIMEOUT_S = 20.0
+_LONGEST_NAME = 120
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
+_PROCESS = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +37,13 @@ class Device:
 
 
 def present_devices(tool: str = "nvidia-smi") -> tuple[Device, ...]:
-    """The cards in order of index; none where there is no driver, or it does not answer within 20 s."""
+    """The cards in order of index; none where there is no driver, or it does not answer."""
     found = []
     for line in _ask(tool, "--query-gpu=name,compute_cap"):
         name, _, capability = line.rpartition(",")
-        major, _, minor = capability.strip().partition(".")
-        if name.strip() and major.isdigit() and minor.isdigit():
-            found.append(Device(name.strip(), (int(major), int(minor))))
+        version = _VERSION.fullmatch(capability.strip())
+        if name.strip() and version is not None:
+            found.append(Device(name.strip()[:_LONGEST_NAME], (int(version[1]), int(version[2]))))
     return tuple(found)
 
 
@@ -50,28 +54,24 @@ def refuse_busy(device: int, tool: str = "nvidia-smi") -> None:
         DeviceError: Others use it, so that no time measured there would mean anything.
     """
     names = _ask(tool, "--query-compute-apps=pid,process_name", f"--id={device}")
-    others = [line for line in names if line.partition(",")[0].strip().isdigit() and not _is_ours(line)]
+    processes = [(line.partition(",")[0].strip(), line) for line in names]
+    others = [line for number, line in processes if _PROCESS.fullmatch(number) and int(number) != os.getpid()]
     if others:
-        found = "; ".join(" ".join(line.split()) for line in others[:3]) + (" and more" if len(others) > 3 else "")
-        hint = "wait for them, or another card: --set cuda.device=1; or --set cuda.allow_busy=true"
+        shown = [printable(" ".join(line.split()))[:_LONGEST_NAME] for line in others[:3]]
+        found = "; ".join(shown) + (" and more" if len(others) > 3 else "")
+        hint = "wait for them; or another card: --device 1 (of run: --set cuda.device=1, or --set cuda.allow_busy=true)"
         raise DeviceError("the card is in use", expected=f"no other process on card {device}", found=found, hint=hint)
 
 
-def _is_ours(line: str) -> bool:
-    return int(line.partition(",")[0]) == os.getpid()
-
-
 def _ask(tool: str, *words: str) -> list[str]:
-    """Lines of the driver's tool; none where it is missing, fails, or does not answer within 20 s."""
+    """Lines of the driver's tool; none where it is missing, fails, or does not answer."""
     path = shutil.which(tool)
     if path is None:
         return []
-    command = [path, *words, "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.SubprocessError):
+        return tool_output([path, *words, "--format=csv,noheader"]).splitlines()
+    except ToolchainError:
         return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def choose_card(wanted: str, devices: tuple[Device, ...], number: int | None = None) -> tuple[Card, int]:
@@ -94,7 +94,7 @@ def choose_card(wanted: str, devices: tuple[Device, ...], number: int | None = N
     expected = asked.name if asked is not None else "one of " + ", ".join(card.name for card in CARDS)
     expected += f" as number {number}" if number is not None and devices else ""
     found = ", ".join(device.name for device in devices) or "no NVIDIA card (nvidia-smi names none)"
-    hint = "to build and check without running: --set cuda.mode=build-only"
+    hint = "evo-l2 doctor; without a card: evo-l2 verify KERNEL.cu --arch sm_80, or of run: --set cuda.mode=build-only"
     hint += " --set cuda.card=A100" if asked is None else ""
     what = "there is no card to run on" if asked is None else "the run is for another card"
     raise DeviceError(what, expected=expected, found=found, hint=hint)

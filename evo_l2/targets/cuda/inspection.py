@@ -91,16 +91,26 @@ def _version() -> str:
 def _write(memo: Path, inspection: Inspection) -> None:
     """Keeps a reading. A cache that cannot be written costs the next reading, and nothing else."""
     with contextlib.suppress(OSError):
+        text = json.dumps(asdict(inspection))
         handle, name = tempfile.mkstemp(dir=memo.parent, prefix=".inspection-")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(inspection), file)
+            file.write(f"{_digest(text)}\n{text}")
         os.replace(name, memo)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(memo: Path) -> Inspection | None:
     """An earlier reading; None when there is none, or when it is damaged."""
     try:
-        found = json.loads(memo.read_text(encoding="utf-8"))
+        if not memo.is_file():
+            return None
+        digest, _, text = memo.read_text(encoding="utf-8").partition("\n")
+        if digest != _digest(text):
+            return None
+        found = json.loads(text)
         code = _cubin(found["code"])
         return Inspection(code, found["digest"], found["resources"], tuple(Refusal(**row) for row in found["refusals"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

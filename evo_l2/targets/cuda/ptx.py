@@ -22,6 +22,7 @@ RULES = {
     "device-launch": "launches kernels",
     "outside-call": "calls a function that is not in the file (printf, malloc, assert)",
     "indirect-call": "calls through a pointer",
+    "code-address": "takes the address of a function, by which machine code can be read and written",
     "local-memory": "takes local memory of a size that is not known before it runs (alloca)",
     "trap": "stops the card on purpose (trap, breakpoint)",
     "texture": "reads or writes through a texture or a surface, of which the harness binds none",
@@ -86,6 +87,7 @@ _TRAP = re.compile(r"(?:^|\s)(?P<what>trap|brkpt)\s*$")
 _ALLOCA = re.compile(r"(?:^|\s)(?P<what>alloca\s*\.\w+)")
 _CACHE_LINES = re.compile(r"\b(?:discard|applypriority|multimem)\.\S+")
 _EXTERN = re.compile(r"\.extern\s+\.func\b(?:\s*\([^)]*\))?\s*(?P<name>[\w$]+)")
+_DEFINED = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?(?P<name>[\w$]+)")
 _CALL = re.compile(r"\bcall(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
 _DEVICE_LAUNCH = re.compile(
     r"cudaLaunchDevice|cudaGetParameterBuffer|cudaStreamCreate|cudaGraphLaunch|cudaCDP|cnp", re.IGNORECASE
@@ -113,7 +115,8 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
     """
     words = [word for word in _WORDS if word in text]
     has_addresses = _MAY_BE_ADDRESS.search(text) is not None
-    if not words and not has_addresses:
+    names_code = _names_code(text)
+    if not words and not has_addresses and names_code is None:
         return ()
     suspicious = re.compile("|".join(map(re.escape, words)) if words else r"(?!)")
     bare = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
@@ -128,7 +131,36 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
         if suspicious.search(statement) is not None
         for rule, message in _broken_by(statement, outside, policies)
     )
-    return (*found, *(_by_address(statements) if has_addresses else ()))
+    by_name = (_names_code_of(statement, names_code) for statement, _ in statements) if names_code is not None else ()
+    return (
+        *found,
+        *(_by_address(statements) if has_addresses else ()),
+        *(
+            Finding("code-address", "takes the address of a function", statement, line)
+            for (statement, line), is_found in zip(statements, by_name, strict=False)
+            if is_found
+        ),
+    )
+
+
+def _names_code(text: str) -> re.Pattern[str] | None:
+    """What finds the names of functions, where one stands in more places than where it is defined and called."""
+    names = {match["name"] for match in _DEFINED.finditer(text)}
+    if not names:
+        return None
+    pattern = re.compile(rf"(?<![\w$])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w$])")
+    expected = sum(match["name"] in names for match in _DEFINED.finditer(text))
+    expected += sum(match["target"] in names for match in _CALL.finditer(text))
+    return pattern if sum(1 for _ in pattern.finditer(text)) != expected else None
+
+
+def _names_code_of(statement: str, names: re.Pattern[str]) -> bool:
+    """Whether a statement names a function other than to define it or to call it."""
+    left = _DEFINED.sub(" ", statement)
+    called = _CALL.search(left)
+    if called is not None:
+        left = left[: called.start("target")] + left[called.end("target") :]
+    return names.search(left) is not None
 
 
 def lint_sass(sass: Sass) -> tuple[Finding, ...]:

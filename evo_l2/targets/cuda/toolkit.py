@@ -20,7 +20,7 @@ from pathlib import Path
 
 from evo_l2.errors import ConfigurationError, ToolchainError
 
-__all__ = ["OLDEST_VERSION", "PINNED_VERSION", "Toolkit", "find_toolkit"]
+__all__ = ["OLDEST_VERSION", "PINNED_VERSION", "Toolkit", "find_toolkit", "tool_output"]
 
 OLDEST_VERSION = (12, 4)
 """Older toolkits are passed over: this is the oldest with the PTX (8.4) and the C++ library headers that kernels may use."""
@@ -173,18 +173,18 @@ def _wheel_folders() -> list[Path]:
 
 def _from_nvcc(source: str, nvcc: Path) -> Toolkit:
     """What the nvcc at hand says of itself. It may be a script or a link: its dry run tells where it really is."""
-    version = re.search(r"\bV(\d+\.\d+\.\d+)", _output([str(nvcc), "--version"]))
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", tool_output([str(nvcc), "--version"]))
     if version is None:
         raise ToolchainError("a broken nvcc", found=f"{nvcc} does not say its version")
     # Every command line is shown and none is run. Its names and values are described with nvcc.profile in the nvcc manual.
-    dry = _output([str(nvcc), "--dryrun", "-ptx", "-x", "cu", os.devnull, "-o", os.devnull])
+    dry = tool_output([str(nvcc), "--dryrun", "-ptx", "-x", "cu", os.devnull, "-o", os.devnull])
     top = re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)
     root = Path(top.group(1).strip()).resolve() if top is not None else nvcc.resolve().parent.parent
     includes = re.findall(r'"-I([^"]+)"', "".join(re.findall(r"^#\$ INCLUDES=(.*)$", dry, re.MULTILINE)))
     system = re.findall(r'"-isystem"\s+"([^"]+)"', "".join(re.findall(r"^#\$ SYSTEM_INCLUDES=(.*)$", dry, re.MULTILINE)))
-    bases = re.findall(r"\bsm_\d+\b", _output([str(nvcc), "--list-gpu-code"]))
+    bases = re.findall(r"\bsm_\d+\b", tool_output([str(nvcc), "--list-gpu-code"]))
     # The list has no architecture-specific variants (sm_90a); the help has.
-    variants = re.findall(r"\bsm_\d+[a-z]\b", _output([str(nvcc), "--help"]))
+    variants = re.findall(r"\bsm_\d+[a-z]\b", tool_output([str(nvcc), "--help"]))
     known = {*bases, *(name for name in variants if name[:-1] in bases)}
     tools = {name: _executable(root / "bin" / name) or _on_path_beside(nvcc, name) for name in _WHEELS if name != "nvrtc"}
     if tools["ptxas"] is None:
@@ -211,7 +211,7 @@ def _from_wheels(folders: list[Path]) -> Toolkit:
     includes = _existing([place for f in folders for place in (f / "include", f / "include" / "cccl")])
     config = json.dumps({"library": str(library), "include_dirs": [str(path) for path in includes]})
     try:
-        told = json.loads(_output([sys.executable, "-I", "-S", str(WORKER), "--probe", config]))
+        told = json.loads(tool_output([sys.executable, "-I", "-S", str(WORKER), "--probe", config]))
     except ValueError as error:
         raise ToolchainError("NVRTC does not work", found=f"{library} does not load") from error
     if "error" in told:
@@ -240,7 +240,7 @@ def _completed(toolkit: Toolkit) -> Toolkit:
         found = {name: tool for name in missing if (tool := _executable(folder / "bin" / name)) is not None}
         if not found:
             continue
-        version = re.search(r"\bV(\d+\.\d+\.\d+)", _output([str(next(iter(found.values()))), "--version"]))
+        version = re.search(r"\bV(\d+\.\d+\.\d+)", tool_output([str(next(iter(found.values()))), "--version"]))
         if version is None or _numbers(version.group(1))[0] < toolkit.major_minor[0]:
             continue
         note = f"{' and '.join(found)} {version.group(1)} come from the wheels, since CUDA {toolkit.version} has none"
@@ -301,8 +301,12 @@ def _numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _output(command: list[str]) -> str:
-    """What a tool says, on both of its streams."""
+def tool_output(command: list[str]) -> str:
+    """What a tool says, on both of its streams; whatever it started is ended with it.
+
+    Raises:
+        ToolchainError: It does not run, fails, writes without end, or does not answer.
+    """
     name = Path(command[0]).name
     try:
         process = subprocess.Popen(
