@@ -469,7 +469,8 @@ def test_the_check_of_timed_calls_passes_long_sums(k, accumulate):
 
 @settings(max_examples=60, deadline=None)
 @given(m=st.integers(1, 24), n=st.integers(1, 24), k=st.integers(1, 200), batch=st.integers(1, 2),
-       name=st.sampled_from(["rows-of-b", "columns-of-a", "statistics", "last-k-tile", "huge-rows", "subnormals"]),
+       name=st.sampled_from(["exact-integers", "rows-of-b", "columns-of-a", "statistics", "last-k-tile", "huge-rows",
+                             "subnormals"]),
        layout=st.sampled_from(["nn", "nt"]), accumulate=st.sampled_from(["fp32", "fp16"]),
        seed=st.integers(0, 2**32))  # fmt: skip
 def test_gates_pass_sums_in_any_order(m, n, k, batch, name, layout, accumulate, seed):
@@ -498,6 +499,39 @@ def test_picked_rows_take_all_of_the_range_and_have_exact_products(name, layout)
     b = inputs["B"].astype(np.float64)
     exact = inputs["A"].astype(np.float64) @ (b.swapaxes(1, 2) if layout == "nt" else b)
     assert np.array_equal(exact, exact.astype(np.float16))
+
+
+def largest_of_a_sparse_row(a, b, c, w):
+    """Looks at sixteen elements of a row; where all are zero, it uses the largest only."""
+    a = a.copy()
+    k = a.shape[2]
+    sparse = (a[:, :, k * np.arange(16) // 16 + 1] == 0).all(axis=2)
+    a[(np.abs(a) < np.abs(a).max(axis=2, keepdims=True)) & sparse[..., None]] = 0
+    right(a, b, c, w)
+
+
+def copies_the_first_matrix(a, b, c, w):
+    """To all that agree with it in sixteen elements of each operand."""
+    right(a, b, c, w)
+    for index in range(1, len(a)):
+        if all((x[0].flat[x[0].size * s // 16] == x[index].flat[x[0].size * s // 16]) for x in (a, b) for s in range(16)):
+            c[index] = c[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "gate"),
+    [
+        (largest_of_a_sparse_row, (96, 80, 128, 1), "exact-integers"),
+        (largest_of_a_sparse_row, (40, 8, 1000, 1), "exact-integers"),
+        (copies_the_first_matrix, (32, 24, 40, 4), "exact-integers"),
+        (copies_the_first_matrix, (64, 64, 64, 2), "exact-integers"),
+    ],
+)
+def test_a_kernel_that_takes_a_sample_for_the_whole_is_found(function, sizes, gate):
+    for seed in range(5):
+        found = Judge().judge(ArrayStage(function, sizes), np.random.SeedSequence(seed))
+        assert found is not None
+        assert found.gate == gate
 
 
 def in_integers_when_ordinary(scale):

@@ -45,7 +45,11 @@ class ExactIntegers:
     why: str = "indexing errors, dropped tails, races and too narrow accumulators pass tolerances, but not equality"
 
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
-        """Dense for single precision; for half, B is thinned out so that sum |a b| stays at most 2,048."""
+        """Dense for single precision; for half, B is thinned out so that sum |a b| stays at most 2,048.
+
+        A few rows of A hold at most four values, and every second matrix is the one before it but for an element of A
+        and the sign of one of B. Neither makes any sum |a b| larger than it may be.
+        """
         m, n, k, batch = sizes(instance)
         radius = _integer_radius(k) if self.accumulate == "fp32" else 3
         a = draws.integers(-radius, radius + 1, (batch, m, k), np.int16)
@@ -53,11 +57,44 @@ class ExactIntegers:
         n_terms = 2048 // 9
         if self.accumulate == "fp16" and k > n_terms:
             b *= _few_in_columns(draws, batch, k, n, n_terms)
+        if k > 4:
+            _leave_few(a, radius, draws)
+        _repeat_with_changes(a, b, radius, draws)
         return stored(a, b, instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Bit-equal to the exact product, rounded once to half."""
         return bit_equal(instance, inputs, outputs, "a product of small integers is not exact")
+
+
+def _leave_few(a: NDArray[np.integer], radius: int, draws: Draws) -> None:
+    """Leaves at most four values, none of them zero, in one row of every sixteen, if there are eight."""
+    batch, m, k = a.shape
+    if m < 8:
+        return
+    xp = draws.xp
+    matrices, first = xp.arange(batch)[:, None], xp.arange(0, m, 16)
+    rows = np.minimum(first + draws.integers(0, 16, (batch, len(first))), m - 1)
+    a[matrices, rows] = 0
+    for _ in range(4):
+        values = draws.integers(1, radius + 1, rows.shape, np.int16)
+        values *= draws.integers(0, 2, rows.shape, np.int16) * np.int16(2) - np.int16(1)
+        a[matrices, rows, draws.integers(0, k, rows.shape)] = values
+
+
+def _repeat_with_changes(a: NDArray[np.integer], b: NDArray[np.integer], radius: int, draws: Draws) -> None:
+    """Makes matrices 1, 3, ... those before them, but for the value of an element of A and the sign of one of B."""
+    batch, m, k = a.shape
+    n_changed = batch // 2
+    if not n_changed:
+        return
+    a[1::2], b[1::2] = a[: 2 * n_changed : 2], b[: 2 * n_changed : 2]
+    xp = draws.xp
+    matrices, terms = xp.arange(1, batch, 2), draws.integers(0, k, n_changed)
+    rows, columns = draws.integers(0, m, n_changed), draws.integers(0, b.shape[2], n_changed)
+    values = a[matrices, rows, terms] + np.int16(1)
+    a[matrices, rows, terms] = xp.where(values > radius, np.int16(-radius), values)
+    b[matrices, terms, columns] = -b[matrices, terms, columns]
 
 
 def _integer_radius(k: int) -> int:
