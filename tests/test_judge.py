@@ -518,9 +518,21 @@ def copies_the_first_matrix(a, b, c, w):
             c[index] = c[0]
 
 
+def narrows_after_a_short_start(a, b, c, w):
+    """Cuts rows of A to bfloat16, 32 at a time, when their first 32 elements fit."""
+    a = a.copy()
+    bits = a.view(np.uint16)
+    for row in range(0, a.shape[1], 32):
+        fits = (bits[:, row : row + 32, :32] & 7 == 0).all(axis=(1, 2))
+        bits[fits, row : row + 32] &= 0xFFF8
+    right(a, b, c, w)
+
+
 @pytest.mark.parametrize(
     ("function", "sizes", "gate"),
     [
+        (narrows_after_a_short_start, (96, 80, 112, 1), "columns-of-a"),
+        (narrows_after_a_short_start, (40, 33, 2000, 2), "columns-of-a"),
         (largest_of_a_sparse_row, (96, 80, 128, 1), "exact-integers"),
         (largest_of_a_sparse_row, (40, 8, 1000, 1), "exact-integers"),
         (copies_the_first_matrix, (32, 24, 40, 4), "exact-integers"),

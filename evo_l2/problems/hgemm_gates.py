@@ -121,13 +121,16 @@ _LOW, _HIGH = -10, 12
 """A row whose exponents lie within 4 below and 3 above any of these holds normal halves only."""
 _SIGN_AND_MANTISSA, _MANTISSA_BITS, _BIAS = 0x83FF, 10, 15
 """Of half's bits."""
+_MOST_SHORT, _FITS_BF16 = 64, 0xFFF8
+"""Rows of short mantissas, and what is left of their bits."""
 
 
 def _selected(draws: Draws, batch: int, n_rows: int, k: int, width: int) -> tuple[Half, Half]:
     """(BATCH, rows, K) with one power of two in each row, and (BATCH, K, width) full-mantissa halves; their product is exact.
 
     The halves take all of half's normal range, each of the K rows eight binades of it; a power of two takes the row that it
-    picks to any other eight. Rows are picked as evenly as can be.
+    picks to any other eight. Rows are picked as evenly as can be. The first half of the K rows, 64 at most, fit into
+    bfloat16, as though all of the operand did.
     """
     xp, rng = draws.xp, draws.host
     bands = rng.integers(_LOW, _HIGH + 1, size=(batch, k))
@@ -135,6 +138,7 @@ def _selected(draws: Draws, batch: int, n_rows: int, k: int, width: int) -> tupl
     exponents = draws.integers(0, 8, values.shape, np.uint16)
     exponents += xp.asarray((bands + (_BIAS - 4)).astype(np.uint16))[..., None]
     values |= exponents << np.uint16(_MANTISSA_BITS)
+    values[:, : min(_MOST_SHORT, k // 2)] &= np.uint16(_FITS_BF16)
     n_rounds = -(-n_rows // k)
     chosen = np.stack([np.concatenate([rng.permutation(k) for _ in range(n_rounds)])[:n_rows] for _ in range(batch)])
     bands = np.take_along_axis(bands, chosen, axis=1)
@@ -153,7 +157,7 @@ class RowsOfB:
     why: str = "a kernel that narrows B (FP8, INT8, bf16) or maps its tiles wrongly cannot give B's rows back bit for bit"
 
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
-        """A has one power of two a row, B full-mantissa values of all magnitudes."""
+        """A has one power of two a row, B full-mantissa values of all magnitudes, but for the first of its rows."""
         m, n, k, batch = sizes(instance)
         return stored(*_selected(draws, batch, m, k, n), instance.layout)
 
@@ -170,7 +174,7 @@ class ColumnsOfA:
     why: str = "a kernel that narrows A or maps its tiles wrongly cannot give A's columns back bit for bit"
 
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
-        """B has one power of two a column, A full-mantissa values of all magnitudes."""
+        """B has one power of two a column, A full-mantissa values of all magnitudes, but for the first columns."""
         m, n, k, batch = sizes(instance)
         picks, values = _selected(draws, batch, n, k, m)
         return stored(values.swapaxes(1, 2), picks.swapaxes(1, 2), instance.layout)
