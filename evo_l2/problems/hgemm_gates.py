@@ -217,8 +217,9 @@ def _relative_errors(got: Half, reference: Double) -> list[float]:
     return errors
 
 
-_ROOM = {"fp32": 2**23, "fp16": 2**11}
-"""Largest sum |a b| of the cancellation gate: half of what single precision holds exactly; all that half precision does."""
+_ROOM = {"fp32": 2**24, "fp16": 2**10}
+"""Largest sum |a b| over the terms of one sign: all that single precision holds exactly; half of what half precision does."""
+_WIDEST_LULL = {"fp32": 64, "fp16": 16}
 _LARGEST_INTEGER = 2047
 """Of an operand there; half holds it exactly."""
 _MOST_REST = 2048
@@ -227,12 +228,13 @@ _MOST_REST = 2048
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """Integers whose partial sums grow to an eighth of the room or more, and cancel but for a small rest.
+    """Integers whose partial sums grow to a quarter of the room or more, and cancel but for a small rest.
 
-    Sound for every order, blocking and split of K, with fused multiply-adds or without: all terms are integers and
-    sum |a b| <= `_ROOM`, so that every partial sum is exact in the accumulator (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 2.1: integers below 2**p are exact with p bits). For half-precision sums that leaves 11 bits of room:
-    the gate then sees what is narrower than half, and no more.
+    Sound for every order, blocking and split of K, with fused multiply-adds or without: all terms are integers, and those of
+    either sign sum up to `_ROOM` at most. What is summed of them, in any order, lies between these two sums, and is exact in
+    the accumulator, whether it rounds or truncates (Higham, Accuracy and Stability of Numerical Algorithms, section 2.1:
+    integers up to 2**p are exact with p bits). For half-precision sums that leaves 11 bits: the gate then sees what is
+    narrower than half, and no more.
 
     The other gates do not see such losses: their partial sums are about as large as their results, so that what an
     accumulator of 17 or more bits loses, or one that overflows where half does, drowns in the output's own rounding.
@@ -245,28 +247,31 @@ class Cancellation:
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Columns p and q of A are equal, rows p and q of B opposite but for a unit here and there; some terms are tiny.
 
-        Each element's large terms have one sign in one half of K, which starts anywhere, and the other sign in the other.
+        Each element's large terms have one sign in one half of K, and the other sign in the other. A block of tiny terms, the
+        lull, parts the two somewhere in the middle half of K, where the sums are large.
         """
         m, n, k, batch = sizes(instance)
-        room = _ROOM[self.accumulate]
-        n_tiny = min(k // 4, 32) + k % 2 if k > 2 else k % 2
+        lull, n_tiny = _lull(k, _WIDEST_LULL[self.accumulate], draws.host)
+        room = _ROOM[self.accumulate] - 9 * n_tiny
         n_pairs = min((k - n_tiny) // 2, 12 if self.accumulate == "fp16" else k)
-        room -= 9 * n_tiny
-        largest = min(_LARGEST_INTEGER, math.isqrt(room // max(1, 2 * n_pairs)))
+        largest = min(_LARGEST_INTEGER - 9 * n_tiny, math.isqrt(room // max(1, n_pairs)))
         xp, rng, kind = draws.xp, draws.host, np.int16
-        small = rng.choice(k, size=n_tiny, replace=False)
-        others = np.roll(np.setdiff1d(np.arange(k), small), -int(rng.integers(k)))
+        calm = np.arange(lull.start, lull.stop)
+        few = rng.choice(np.setdiff1d(np.arange(k), calm), size=n_tiny - len(calm), replace=False)
+        small = np.concatenate([calm, few])
+        others = np.setdiff1d(np.arange(k), small)
         half = len(others) // 2
+        others = np.roll(others, half - int(np.searchsorted(others, lull.start)))
         picks = rng.choice(half, size=n_pairs, replace=False)
         tiny, first = xp.asarray(small), xp.asarray(others[:half][picks])
         second = xp.asarray(rng.permutation(others[half:])[:n_pairs])
         a, b = xp.zeros((batch, m, k), dtype=kind), xp.zeros((batch, k, n), dtype=kind)
         a[:, :, tiny] = draws.integers(1, 4, (batch, m, n_tiny), kind)
         b[:, tiny, :] = draws.integers(-3, 4, (batch, n_tiny, n), kind)
-        large = draws.integers((largest + 1) // 2, largest + 1, (batch, m, n_pairs), kind)
+        large = draws.integers((3 * largest + 3) // 4, largest + 1, (batch, m, n_pairs), kind)
         a[:, :, first] = large
         a[:, :, second] = large
-        large = draws.integers((largest + 1) // 2, largest + 1, (batch, n_pairs, n), kind)
+        large = draws.integers((3 * largest + 3) // 4, largest + 1, (batch, n_pairs, n), kind)
         b[:, first, :] = large
         b[:, second, :] = -large
         n_rests = min(n_pairs, (_MOST_REST - 9 * n_tiny) // largest)
@@ -278,6 +283,18 @@ class Cancellation:
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Bit-equal to the exact product, which half holds."""
         return bit_equal(instance, inputs, outputs, "large terms that cancel do not leave the exact rest")
+
+
+def _lull(k: int, widest: int, rng: np.random.Generator) -> tuple[range, int]:
+    """Where a block of tiny terms stands, aligned to its width, a power of two; and how many terms are to be tiny in all."""
+    width = min(widest, 1 << (k // 3).bit_length() - 1) if k > 2 else 0
+    n_tiny = width + min(k // 16, 16)
+    n_tiny += (k - n_tiny) % 2
+    if not width:
+        return range(0), n_tiny
+    n_blocks = k // width
+    first = width * int(rng.integers(-(-n_blocks // 4), 3 * n_blocks // 4))
+    return range(first, first + width), n_tiny
 
 
 @dataclass(frozen=True, slots=True)
