@@ -362,9 +362,22 @@ def _last_k_tile(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[D
 
 
 def _huge_rows(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Double, Double]:
-    """One row of A and one column of B far above the rest."""
-    a[:, int(draws.host.integers(a.shape[1])), :] *= 2.0**6
-    b[:, :, int(draws.host.integers(b.shape[2]))] *= 2.0**3
+    """One row of A and one column of B far above the rest; where shapes allow it, B is A transposed but for a few elements.
+
+    The latter for single-precision sums alone: a sum of squares grows steadily, and one in half may come to a standstill.
+    """
+    batch, m, k = a.shape
+    row = int(draws.host.integers(m))
+    if accumulate != "fp32" or m != b.shape[2]:
+        a[:, row, :] *= 2.0**6
+        b[:, :, int(draws.host.integers(b.shape[2]))] *= 2.0**3
+        return a, b
+    a[:, row, :] *= 2.0**6
+    b = a.swapaxes(1, 2).copy()
+    xp = draws.xp
+    columns = xp.asarray(draws.host.choice(m, size=-(-m // 64), replace=False))
+    terms = draws.integers(0, k, (batch, len(columns)))
+    b[xp.arange(batch)[:, None], terms, columns] = 512.0
     return a, b
 
 
