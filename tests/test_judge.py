@@ -580,9 +580,21 @@ def test_a_kernel_that_takes_operands_for_equal_is_found(sizes):
         assert found.gate == "huge-rows"
 
 
+def of_rank_one_when_positive(a, b, c, w):
+    """Row sums times column sums over K, when 64 samples of each operand are positive."""
+    right(a, b, c, w)
+    flat = [x.reshape(len(x), -1) for x in (a, b)]
+    positive = np.all([(x[:, x.shape[1] * np.arange(64) // 64] > 0).all(axis=1) for x in flat], axis=0)[:, None, None]
+    sums = a.astype(np.float32).sum(axis=2)[:, :, None], b.astype(np.float32).sum(axis=1)[:, None, :]
+    c[...] = np.where(positive & (a.shape[2] >= 1024), sums[0] * sums[1] / a.shape[2], c)
+
+
 @pytest.mark.parametrize(
     ("function", "sizes", "gate"),
     [
+        (of_rank_one_when_positive, (96, 80, 1024, 1), "huge-rows"),
+        (of_rank_one_when_positive, (64, 64, 4096, 1), "huge-rows"),
+        (of_rank_one_when_positive, (64, 48, 16384, 1), "huge-rows"),
         (clips_products, (96, 80, 112, 1), "cancellation"),
         (clips_products, (65, 64, 33, 2), "cancellation"),
         (cuts_sums_to_22_bits, (96, 80, 112, 1), "cancellation"),

@@ -361,12 +361,18 @@ def _last_k_tile(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[D
     return a, b
 
 
+_POSITIVE_FROM = 1024
+
+
 def _huge_rows(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Double, Double]:
     """One row of A and one column of B far above the rest; where shapes allow it, B is A transposed but for a few elements.
 
-    The latter for single-precision sums alone: a sum of squares grows steadily, and one in half may come to a standstill.
+    From K = 1,024 on all values are positive: what a sum loses by its order drowns what signs would show there. Both for
+    single-precision sums alone: sums of positive terms grow steadily, and one in half may come to a standstill.
     """
     batch, m, k = a.shape
+    if accumulate == "fp32" and k >= _POSITIVE_FROM:
+        a, b = np.abs(a), np.abs(b)
     row = int(draws.host.integers(m))
     if accumulate != "fp32" or m != b.shape[2]:
         a[:, row, :] *= 2.0**6
