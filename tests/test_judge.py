@@ -488,6 +488,19 @@ def test_gates_pass_sums_in_any_order(m, n, k, batch, name, layout, accumulate, 
         assert gate.check(instance, inputs, {"C": shuffled_sums(a, b, dtype, rng)}) is None
 
 
+@pytest.mark.parametrize("k", [1024, 16384, 65536])
+def test_huge_rows_do_not_overflow_long_sums_in_half(k):
+    instance = Instance(Hgemm(((3, 2, k, 4),), "fp16"), (3, 2, k, 4), "nn")
+    gate = gate_named("huge-rows", "fp16")
+    for seed in range(12):
+        inputs = gate.draw(instance, host_draws(seed))
+        a, b = (value.astype(np.float32) for value in inputs.values())
+        total = np.zeros((4, 3, 2), np.float16)
+        for start in range(0, k, 16):
+            total = (total + a[:, :, start : start + 16] @ b[:, start : start + 16]).astype(np.float16)
+        assert gate.check(instance, inputs, {"C": total}) is None
+
+
 @pytest.mark.parametrize("name", ["rows-of-b", "columns-of-a"])
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 def test_picked_rows_take_all_of_the_range_and_have_exact_products(name, layout):
