@@ -388,7 +388,8 @@ def shuffled_sums(a, b, dtype, rng):
         for k in part:
             total += a[:, :, k, None].astype(dtype) * b[:, None, k, :].astype(dtype)
         parts.append(total)
-    return sum(parts[1:], parts[0]).astype(np.float16)
+    with np.errstate(over="ignore"):
+        return sum(parts[1:], parts[0]).astype(np.float16)
 
 
 K_SIZES = st.one_of(st.integers(1, 70), st.sampled_from([112, 127, 256, 1000, 2064, 4096, 16384, 65536]))
@@ -585,7 +586,7 @@ def mirrors_equal_operands(a, b, c, w):
         c[...] = np.where(same, c.swapaxes(1, 2), c)
 
 
-@pytest.mark.parametrize("sizes", [(64, 64, 112, 1), (96, 96, 1000, 2), (33, 33, 200, 1)])
+@pytest.mark.parametrize("sizes", [(64, 64, 112, 1), (96, 96, 1000, 2), (40, 40, 500, 1)])
 def test_a_kernel_that_takes_operands_for_equal_is_found(sizes):
     for seed in range(10):
         found = Judge().judge(ArrayStage(mirrors_equal_operands, sizes, "nt"), np.random.SeedSequence(seed))

@@ -384,7 +384,7 @@ def _huge_rows(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Dou
     b = a.swapaxes(1, 2).copy()
     xp = draws.xp
     columns = xp.asarray(draws.host.choice(m, size=-(-m // 64), replace=False))
-    terms = draws.integers(0, k, (batch, len(columns)))
+    terms = draws.integers(k // 2, k, (batch, len(columns)))
     b[xp.arange(batch)[:, None], terms, columns] = 512.0
     return a, b
 
