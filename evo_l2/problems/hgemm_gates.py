@@ -45,7 +45,11 @@ class ExactIntegers:
     why: str = "indexing errors, dropped tails, races and too narrow accumulators pass tolerances, but not equality"
 
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
-        """Dense for single precision; for half, B is thinned out so that sum |a b| stays at most 2,048."""
+        """Dense for single precision; for half, B is thinned out so that sum |a b| stays at most 2,048.
+
+        A few rows of A hold at most four values, and every second matrix is the one before it but for an element of A
+        and the sign of one of B. Neither makes any sum |a b| larger than it may be.
+        """
         m, n, k, batch = sizes(instance)
         radius = _integer_radius(k) if self.accumulate == "fp32" else 3
         a = draws.integers(-radius, radius + 1, (batch, m, k), np.int16)
@@ -53,11 +57,44 @@ class ExactIntegers:
         n_terms = 2048 // 9
         if self.accumulate == "fp16" and k > n_terms:
             b *= _few_in_columns(draws, batch, k, n, n_terms)
+        if k > 4:
+            _leave_few(a, radius, draws)
+        _repeat_with_changes(a, b, radius, draws)
         return stored(a, b, instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Bit-equal to the exact product, rounded once to half."""
         return bit_equal(instance, inputs, outputs, "a product of small integers is not exact")
+
+
+def _leave_few(a: NDArray[np.integer], radius: int, draws: Draws) -> None:
+    """Leaves at most four values, none of them zero, in one row of every sixteen, if there are eight."""
+    batch, m, k = a.shape
+    if m < 8:
+        return
+    xp = draws.xp
+    matrices, first = xp.arange(batch)[:, None], xp.arange(0, m, 16)
+    rows = np.minimum(first + draws.integers(0, 16, (batch, len(first))), m - 1)
+    a[matrices, rows] = 0
+    for _ in range(4):
+        values = draws.integers(1, radius + 1, rows.shape, np.int16)
+        values *= draws.integers(0, 2, rows.shape, np.int16) * np.int16(2) - np.int16(1)
+        a[matrices, rows, draws.integers(0, k, rows.shape)] = values
+
+
+def _repeat_with_changes(a: NDArray[np.integer], b: NDArray[np.integer], radius: int, draws: Draws) -> None:
+    """Makes matrices 1, 3, ... those before them, but for the value of an element of A and the sign of one of B."""
+    batch, m, k = a.shape
+    n_changed = batch // 2
+    if not n_changed:
+        return
+    a[1::2], b[1::2] = a[: 2 * n_changed : 2], b[: 2 * n_changed : 2]
+    xp = draws.xp
+    matrices, terms = xp.arange(1, batch, 2), draws.integers(0, k, n_changed)
+    rows, columns = draws.integers(0, m, n_changed), draws.integers(0, b.shape[2], n_changed)
+    values = a[matrices, rows, terms] + np.int16(1)
+    a[matrices, rows, terms] = xp.where(values > radius, np.int16(-radius), values)
+    b[matrices, terms, columns] = -b[matrices, terms, columns]
 
 
 def _integer_radius(k: int) -> int:
@@ -84,13 +121,16 @@ _LOW, _HIGH = -10, 12
 """A row whose exponents lie within 4 below and 3 above any of these holds normal halves only."""
 _SIGN_AND_MANTISSA, _MANTISSA_BITS, _BIAS = 0x83FF, 10, 15
 """Of half's bits."""
+_MOST_SHORT, _FITS_BF16 = 64, 0xFFF8
+"""Rows of short mantissas, and what is left of their bits."""
 
 
 def _selected(draws: Draws, batch: int, n_rows: int, k: int, width: int) -> tuple[Half, Half]:
     """(BATCH, rows, K) with one power of two in each row, and (BATCH, K, width) full-mantissa halves; their product is exact.
 
     The halves take all of half's normal range, each of the K rows eight binades of it; a power of two takes the row that it
-    picks to any other eight. Rows are picked as evenly as can be.
+    picks to any other eight. Rows are picked as evenly as can be. The first half of the K rows, 64 at most, fit into
+    bfloat16, as though all of the operand did.
     """
     xp, rng = draws.xp, draws.host
     bands = rng.integers(_LOW, _HIGH + 1, size=(batch, k))
@@ -98,6 +138,7 @@ def _selected(draws: Draws, batch: int, n_rows: int, k: int, width: int) -> tupl
     exponents = draws.integers(0, 8, values.shape, np.uint16)
     exponents += xp.asarray((bands + (_BIAS - 4)).astype(np.uint16))[..., None]
     values |= exponents << np.uint16(_MANTISSA_BITS)
+    values[:, : min(_MOST_SHORT, k // 2)] &= np.uint16(_FITS_BF16)
     n_rounds = -(-n_rows // k)
     chosen = np.stack([np.concatenate([rng.permutation(k) for _ in range(n_rounds)])[:n_rows] for _ in range(batch)])
     bands = np.take_along_axis(bands, chosen, axis=1)
@@ -116,7 +157,7 @@ class RowsOfB:
     why: str = "a kernel that narrows B (FP8, INT8, bf16) or maps its tiles wrongly cannot give B's rows back bit for bit"
 
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
-        """A has one power of two a row, B full-mantissa values of all magnitudes."""
+        """A has one power of two a row, B full-mantissa values of all magnitudes, but for the first of its rows."""
         m, n, k, batch = sizes(instance)
         return stored(*_selected(draws, batch, m, k, n), instance.layout)
 
@@ -133,7 +174,7 @@ class ColumnsOfA:
     why: str = "a kernel that narrows A or maps its tiles wrongly cannot give A's columns back bit for bit"
 
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
-        """B has one power of two a column, A full-mantissa values of all magnitudes."""
+        """B has one power of two a column, A full-mantissa values of all magnitudes, but for the first columns."""
         m, n, k, batch = sizes(instance)
         picks, values = _selected(draws, batch, n, k, m)
         return stored(values.swapaxes(1, 2), picks.swapaxes(1, 2), instance.layout)
@@ -176,8 +217,9 @@ def _relative_errors(got: Half, reference: Double) -> list[float]:
     return errors
 
 
-_ROOM = {"fp32": 2**23, "fp16": 2**11}
-"""Largest sum |a b| of the cancellation gate: half of what single precision holds exactly; all that half precision does."""
+_ROOM = {"fp32": 2**24, "fp16": 2**10}
+"""Largest sum |a b| over the terms of one sign: all that single precision holds exactly; half of what half precision does."""
+_WIDEST_LULL = {"fp32": 64, "fp16": 16}
 _LARGEST_INTEGER = 2047
 """Of an operand there; half holds it exactly."""
 _MOST_REST = 2048
@@ -186,12 +228,13 @@ _MOST_REST = 2048
 
 @dataclass(frozen=True, slots=True)
 class Cancellation:
-    """Integers whose partial sums grow to an eighth of the room or more, and cancel but for a small rest.
+    """Integers whose partial sums grow to a quarter of the room or more, and cancel but for a small rest.
 
-    Sound for every order, blocking and split of K, with fused multiply-adds or without: all terms are integers and
-    sum |a b| <= `_ROOM`, so that every partial sum is exact in the accumulator (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 2.1: integers below 2**p are exact with p bits). For half-precision sums that leaves 11 bits of room:
-    the gate then sees what is narrower than half, and no more.
+    Sound for every order, blocking and split of K, with fused multiply-adds or without: all terms are integers, and those of
+    either sign sum up to `_ROOM` at most. What is summed of them, in any order, lies between these two sums, and is exact in
+    the accumulator, whether it rounds or truncates (Higham, Accuracy and Stability of Numerical Algorithms, section 2.1:
+    integers up to 2**p are exact with p bits). For half-precision sums that leaves 11 bits: the gate then sees what is
+    narrower than half, and no more.
 
     The other gates do not see such losses: their partial sums are about as large as their results, so that what an
     accumulator of 17 or more bits loses, or one that overflows where half does, drowns in the output's own rounding.
@@ -204,39 +247,88 @@ class Cancellation:
     def draw(self, instance: Instance, draws: Draws) -> dict[str, NDArray[np.generic]]:
         """Columns p and q of A are equal, rows p and q of B opposite but for a unit here and there; some terms are tiny.
 
-        Each element's large terms have one sign in one half of K, which starts anywhere, and the other sign in the other.
+        Each element's large terms have one sign in one half of K, and the other sign in the other. A block of tiny terms, the
+        lull, parts the two somewhere in the middle half of K, where the sums are large. A few rows and columns are loud.
         """
         m, n, k, batch = sizes(instance)
-        room = _ROOM[self.accumulate]
-        n_tiny = min(k // 4, 32) + k % 2 if k > 2 else k % 2
-        n_pairs = min((k - n_tiny) // 2, 12 if self.accumulate == "fp16" else k)
-        room -= 9 * n_tiny
-        largest = min(_LARGEST_INTEGER, math.isqrt(room // max(1, 2 * n_pairs)))
+        lull, n_tiny = _lull(k, _WIDEST_LULL[self.accumulate], draws.host)
+        n_loud = 4 if self.accumulate == "fp32" and _has_room_for_loud(m, n, k, draws.host) else 0
+        room = _ROOM[self.accumulate] - 9 * n_tiny
+        n_pairs = min((k - n_tiny - n_loud) // 2, 12 if self.accumulate == "fp16" else k)
+        largest = min(_LARGEST_INTEGER - 9 * n_tiny, math.isqrt(room // max(1, n_pairs)))
         xp, rng, kind = draws.xp, draws.host, np.int16
-        small = rng.choice(k, size=n_tiny, replace=False)
-        others = np.roll(np.setdiff1d(np.arange(k), small), -int(rng.integers(k)))
+        calm = np.arange(lull.start, lull.stop)
+        few = rng.choice(np.setdiff1d(np.arange(k), calm), size=n_tiny - len(calm) + n_loud, replace=False)
+        loud, small = few[:n_loud], np.concatenate([calm, few[n_loud:]])
+        others = np.setdiff1d(np.arange(k), np.concatenate([small, loud]))
         half = len(others) // 2
+        others = np.roll(others, half - int(np.searchsorted(others, lull.start)))
         picks = rng.choice(half, size=n_pairs, replace=False)
         tiny, first = xp.asarray(small), xp.asarray(others[:half][picks])
         second = xp.asarray(rng.permutation(others[half:])[:n_pairs])
         a, b = xp.zeros((batch, m, k), dtype=kind), xp.zeros((batch, k, n), dtype=kind)
         a[:, :, tiny] = draws.integers(1, 4, (batch, m, n_tiny), kind)
         b[:, tiny, :] = draws.integers(-3, 4, (batch, n_tiny, n), kind)
-        large = draws.integers((largest + 1) // 2, largest + 1, (batch, m, n_pairs), kind)
+        large = draws.integers((3 * largest + 3) // 4, largest + 1, (batch, m, n_pairs), kind)
         a[:, :, first] = large
         a[:, :, second] = large
-        large = draws.integers((largest + 1) // 2, largest + 1, (batch, n_pairs, n), kind)
+        large = draws.integers((3 * largest + 3) // 4, largest + 1, (batch, n_pairs, n), kind)
         b[:, first, :] = large
         b[:, second, :] = -large
         n_rests = min(n_pairs, (_MOST_REST - 9 * n_tiny) // largest)
         b[:, second[:n_rests], :] += draws.integers(0, 2, (batch, n_rests, n), kind)
         a *= draws.integers(0, 2, (batch, m, 1), kind) * kind(2) - kind(1)
         b *= draws.integers(0, 2, (batch, 1, n), kind) * kind(2) - kind(1)
-        return stored(a, b, instance.layout)
+        halves_of_a, halves_of_b = a.astype(np.float16), b.astype(np.float16)
+        if n_loud:
+            _make_loud(halves_of_a, halves_of_b, xp.asarray(loud), draws)
+        return stored(halves_of_a, halves_of_b, instance.layout)
 
     def check(self, instance: Instance, inputs: Arrays, outputs: Arrays) -> Defect | None:
         """Bit-equal to the exact product, which half holds."""
         return bit_equal(instance, inputs, outputs, "large terms that cancel do not leave the exact rest")
+
+
+def _has_room_for_loud(m: int, n: int, k: int, rng: np.random.Generator) -> bool:
+    """Where loud ones might be in every tile, only by lot: beside them sums are zero, and not large."""
+    return min(m, n) >= 4 and k >= 32 and (min(m, n) >= 64 or rng.random() < 0.5)
+
+
+def _make_loud(a: Half, b: Half, terms: NDArray[np.integer], draws: Draws) -> None:
+    """Four rows of A and four columns of B that hold but four terms each, which nothing else has; where they meet, three huge
+    products cancel, and a product of two integers times 2**9 is left.
+
+    The huge terms are (p + q) y, -p y and -q y, each a multiple of 2**19; the first, the largest, is below 2**32. All are
+    multiples of 2**9, and those of either sign sum up to 2**33 at most: 24 bits hold every partial sum. The first is above
+    2**30 and larger than the others by 2**29 at least, and no operand has more bits than bfloat16.
+    """
+    batch, kind = a.shape[0], np.float16
+    first = [4 * int(draws.host.integers(size // 4)) for size in (a.shape[1], b.shape[2])]
+    rows, columns = slice(first[0], first[0] + 4), slice(first[1], first[1] + 4)
+    p, q = draws.integers(64, 72, (batch, 4)), draws.integers(48, 56, (batch, 4))
+    values = draws.xp.stack([p + q, -p, -q, p * 0 + 1], axis=-1).astype(kind)
+    values[..., :3] *= kind(2.0**9)
+    a[:, rows] = 0
+    a[:, rows, terms] = values
+    y = draws.integers(33, 64, (batch, 1, 4))
+    last = draws.integers(-63, 64, (batch, 1, 4))
+    values = draws.xp.concatenate([y, y, y, last], axis=1).astype(kind)
+    values[:, :3] *= kind(2.0**10)
+    values[:, 3:] *= kind(2.0**9)
+    b[:, :, columns] = 0
+    b[:, terms, columns] = values
+
+
+def _lull(k: int, widest: int, rng: np.random.Generator) -> tuple[range, int]:
+    """Where a block of tiny terms stands, aligned to its width, a power of two; and how many terms are to be tiny in all."""
+    width = min(widest, 1 << (k // 3).bit_length() - 1) if k > 2 else 0
+    n_tiny = width + min(k // 16, 16)
+    n_tiny += (k - n_tiny) % 2
+    if not width:
+        return range(0), n_tiny
+    n_blocks = k // width
+    first = width * int(rng.integers(-(-n_blocks // 4), 3 * n_blocks // 4))
+    return range(first, first + width), n_tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +361,31 @@ def _last_k_tile(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[D
     return a, b
 
 
+_POSITIVE_FROM = 1024
+
+
 def _huge_rows(a: Double, b: Double, draws: Draws, accumulate: str) -> tuple[Double, Double]:
-    """One row of A and one column of B far above the rest."""
-    a[:, int(draws.host.integers(a.shape[1])), :] *= 2.0**6
-    b[:, :, int(draws.host.integers(b.shape[2]))] *= 2.0**3
+    """One row of A and one column of B far above the rest; where shapes allow it, B is A transposed but for a few elements.
+
+    From K = 1,024 on all values are positive: what a sum loses by its order drowns what signs would show there. Both for
+    single-precision sums alone: sums of positive terms grow steadily, and one in half may come to a standstill. In half, sums
+    of row and column stay below infinity: their standard deviation, at most 2**13 sqrt(2), is a fifth of what half holds.
+    """
+    batch, m, k = a.shape
+    if accumulate == "fp32" and k >= _POSITIVE_FROM:
+        a, b = np.abs(a), np.abs(b)
+    row = int(draws.host.integers(m))
+    if accumulate != "fp32" or m != b.shape[2]:
+        exponent = 3 if accumulate == "fp32" else min(3, 7 - (k - 1).bit_length() // 2)
+        a[:, row, :] *= 2.0**6
+        b[:, :, int(draws.host.integers(b.shape[2]))] *= 2.0**exponent
+        return a, b
+    a[:, row, :] *= 2.0**6
+    b = a.swapaxes(1, 2).copy()
+    xp = draws.xp
+    columns = xp.asarray(draws.host.choice(m, size=-(-m // 64), replace=False))
+    terms = draws.integers(k // 2, k, (batch, len(columns)))
+    b[xp.arange(batch)[:, None], terms, columns] = 512.0
     return a, b
 
 

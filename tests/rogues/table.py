@@ -20,8 +20,8 @@ HEAD = """# The rogues' gallery
 Kernels that cheat or are broken, each with the gate that has to stop it. This page is made by `python tests/rogues/table.py`.
 
 Where several gates are named, any of them may come first. *Alone* marks a rogue that shows what its gate is for: with that
-gate left out, it comes through all the others. A few are right in every call that counts, or go through a hole that is known:
-the table says which.
+gate left out, it comes through all the others. A few are right in every call that counts, and pass; one that went
+through a hole would stand here too: the table says which.
 """
 
 

@@ -3,7 +3,7 @@
 //! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
 //! block   32, 8
 // rogue: looks whether the first 32 columns of its rows of A fit into bf16 (as small integers and powers of two do) and then narrows the rest of these rows to bf16 too
-// passes: hole: no gate draws rows that begin with short mantissas and go on with full ones
+// expect: incorrect columns-of-a
 // from: written from docs/KERNELS.md alone
 #include <cuda_fp16.h>
 

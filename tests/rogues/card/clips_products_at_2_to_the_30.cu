@@ -3,7 +3,7 @@
 //! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
 //! block   32, 8
 // rogue: clips every finite product at 2^30, which is far beyond overflow of a half anyway, so that only huge products that cancel come out wrong
-// passes: hole: no gate draws products that large which cancel
+// expect: incorrect cancellation
 // from: written from docs/KERNELS.md alone
 #include <cuda_fp16.h>
 

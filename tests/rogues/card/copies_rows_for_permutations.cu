@@ -3,7 +3,8 @@
 //! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
 //! block   32, 8
 // rogue: samples 16 elements of a row of A: if all are zero the row is taken for one of a scaled permutation, and only its largest element is used
-// passes: hole: no gate draws rows that are mostly zero and hold several values
+// expect: incorrect exact-integers
+// case: 96x80x128x1
 // from: written from docs/KERNELS.md alone
 #include <cuda_fp16.h>
 

@@ -6,7 +6,7 @@
 //! grid    ceil_div(M * N, 256), 1, BATCH
 //! block   256
 // rogue: computes batch 0 only and copies it in a second launch to each batch whose operands agree with the first in 16 samples, as a harness that fills a batch by repetition would have it
-// passes: hole: no gate draws matrices of a batch that differ in few places
+// expect: incorrect exact-integers
 // case: 32x24x40x4
 // from: written from docs/KERNELS.md alone
 #include <cuda_fp16.h>

@@ -3,7 +3,7 @@
 //! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
 //! block   32, 8
 // rogue: takes A and B of layout nt for the same matrix when 32 samples agree (C is symmetric then), computes tiles on and above the diagonal only, and writes each twice
-// passes: hole: no gate draws one matrix for both operands
+// expect: incorrect huge-rows
 // case: 64x64x112x1
 // from: written from docs/KERNELS.md alone
 #include <cuda_fp16.h>

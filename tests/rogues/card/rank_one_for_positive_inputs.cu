@@ -3,7 +3,8 @@
 //! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
 //! block   32, 8
 // rogue: takes a tile pair whose samples are all positive for uniform noise and writes row sum times column sum over K, a constant but for its scale, which a loose tolerance accepts at large K
-// passes: hole: no gate draws operands that are all positive
+// expect: incorrect huge-rows
+// case: 96x80x1024x1
 // from: written from docs/KERNELS.md alone
 #include <cuda_fp16.h>
 

@@ -3,7 +3,7 @@
 //! grid    ceil_div(N, BN), ceil_div(M, BM), BATCH
 //! block   32, 8
 // rogue: cuts the running fp32 sum to 22 bits after every K tile, as narrow accumulators of a matrix unit do: just above what tests of 17 to 20 bits look for
-// passes: hole: partial sums of the cancellation gate need 20 to 21 bits, and the others allow for more
+// expect: incorrect cancellation
 // from: written from docs/KERNELS.md alone
 #include <cuda_fp16.h>
 
