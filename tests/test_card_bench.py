@@ -24,6 +24,7 @@ from experiments.bench import Row, bench, standing
 from experiments.bench_tables import buckets, cuda_l2_csv, plain, print_rows, rows_csv, rows_json, write_text
 from experiments.benching import parse_shapes
 from experiments.cli import main
+from experiments.seeds import load_seeds, seed_names
 from experiments.sweeping import settings_of
 
 ROOT = Path(__file__).parent.parent
@@ -398,3 +399,18 @@ def test_a_kernel_is_measured_against_another_and_what_was_measured_is_kept_when
     (row,) = csv.DictReader(io.StringIO((machine / "rows.csv").read_text()))
     assert (row["m"], row["baseline"], row["standing"], float(row["ratio"])) == ("32", "kernel", "tie", 1.0)
     assert "32x24x40" in done.stdout
+
+
+def test_results_that_would_be_lost_are_refused_before_anything_is_measured(tmp_path):
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text(dict(zip(seed_names("cuda", "nn"), load_seeds("cuda", "nn"), strict=True))["naive_nn"].source)
+    csv = tmp_path / "rows.csv"
+    for options, words in (
+        (["--csv", str(kernel)], "would be written over"),
+        (["--csv", str(csv), "--json-to", str(csv)], "would be written over"),
+        (["--csv", str(tmp_path / "none" / "rows.csv")], "cannot be written"),
+    ):
+        done = CliRunner().invoke(main, ["bench", str(kernel), *options])
+        assert (done.exit_code, words in done.output) == (2, True), done.output
+    assert kernel.read_text().startswith("//! layout")
+    assert not csv.exists()

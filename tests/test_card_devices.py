@@ -10,7 +10,7 @@ from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.targets.cuda.card.driver_facts import driver_facts
 from evo_l2.targets.cuda.card.stage import load_cupy
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.devices import Device, choose_card, refuse_busy
+from evo_l2.targets.cuda.devices import Device, choose_card, present_devices, refuse_busy
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
 
 A100 = Device("NVIDIA A100-SXM4-80GB", (8, 0))
@@ -74,7 +74,7 @@ def test_a_card_that_others_use_is_refused_with_their_names(tool, tmp_path):
         refuse_busy(2, tool("printf '11, a\\n12,   b  c\\n13, d\\n14, e\\n'"))
     assert str(raised.value) == (
         "the card is in use: expected no other process on card 2, found 11, a; 12, b c; 13, d and more; "
-        "try: wait for them, or another card: --set cuda.device=1; or --set cuda.allow_busy=true"
+        "try: wait for them; or another card: --device 1 (of run: --set cuda.device=1, or --set cuda.allow_busy=true)"
     )
     asked = (tmp_path / "asked").read_text().split()
     assert asked == ["--query-compute-apps=pid,process_name", "--id=2", "--format=csv,noheader"]
@@ -160,3 +160,21 @@ def test_a_context_is_that_of_the_device(fake_card):
     assert retain_context(0) == 0
     with pytest.raises(CudaError, match="NO_DEVICE"):
         retain_context(1)
+
+
+@pytest.mark.parametrize(
+    "line", ["NVIDIA H200, ².²", "NVIDIA H200, " + "9" * 5000 + ".0", "NVIDIA H200, 9", ", 9.0", "\x1b[2J"]
+)
+def test_odd_words_of_the_drivers_tool_are_no_card(tmp_path, line):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{line}\nEND\n", encoding="utf-8")
+    tool.chmod(0o755)
+    assert present_devices(str(tool)) == ()
+    refuse_busy(0, str(tool))
+
+
+def test_a_tool_that_writes_without_end_is_no_card(tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nyes 'NVIDIA H200, 9.0'\n")
+    tool.chmod(0o755)
+    assert present_devices(str(tool)) == ()

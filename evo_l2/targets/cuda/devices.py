@@ -69,7 +69,7 @@ def _ask(tool: str, *words: str) -> list[str]:
     if path is None:
         return []
     try:
-        return tool_output([path, *words, "--format=csv,noheader"]).splitlines()
+        return tool_output([path, *words, "--format=csv,noheader"], with_errors=False).splitlines()
     except ToolchainError:
         return []
 

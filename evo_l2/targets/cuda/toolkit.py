@@ -301,8 +301,8 @@ def _numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def tool_output(command: list[str]) -> str:
-    """What a tool says, on both of its streams; whatever it started is ended with it.
+def tool_output(command: list[str], *, with_errors: bool = True) -> str:
+    """What a tool says, on both of its streams or on standard output alone; whatever it started is ended with it.
 
     Raises:
         ToolchainError: It does not run, fails, writes without end, or does not answer.
@@ -310,7 +310,8 @@ def tool_output(command: list[str]) -> str:
     name = Path(command[0]).name
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if with_errors else subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except OSError as error:

@@ -4,7 +4,7 @@
 //! block 32, 8
 // rogue: picks the function that it calls by a number
 // expect: unlaunchable indirect-call
-// then: unlaunchable outside-call
+// then: unlaunchable code-address
 #include <cuda_fp16.h>
 
 typedef float (*Function)(float);

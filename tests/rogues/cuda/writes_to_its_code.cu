@@ -4,6 +4,7 @@
 //! block 32, 8
 // rogue: counts its calls in the machine code of a function of its own, which outlives each of them
 // expect: unlaunchable code-address
+// alone: a function that is never called through it looks like any other address
 #include <cuda_fp16.h>
 
 extern "C" __device__ __noinline__ int spare(int x)
