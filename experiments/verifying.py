@@ -70,8 +70,8 @@ def read_kernel(path: Path, target: str) -> Kernel:
     Raises:
         ConfigurationError: It cannot be read, or is no kernel.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found="no regular file")
+    if path.is_fifo():
+        raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found="a pipe")
     try:
         kernel = Kernel.from_file(path, target)
         _ = kernel.launch

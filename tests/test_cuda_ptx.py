@@ -182,3 +182,14 @@ ld.global.u32 %%r1, [%%rd2];
 def test_the_address_of_an_argument_is_for_the_copy_engine_alone(statements, is_refused):
     found = {f.rule for f in lint_ptx(ADDRESS % statements)}
     assert found == ({"call-number"} if is_refused else set())
+
+
+def test_a_kernel_may_have_the_name_of_an_instruction_and_no_address():
+    honest = ".visible .entry add(\n.param .u64 a\n)\n{\nadd.s32 %r1, %r2, %r3;\n@%p1 ret;\nret;\n}\n"
+    honest += ".func ret()\n{\nret;\n}\n.func two()\n{\ncall.uni ret, ();\nret;\n}\n"
+    assert lint_ptx(honest) == ()
+    for statement in ("mov.u64 %rd1, two;", "add.u64 %rd1, two, 8;", "st.u64 [%rd2], two;"):
+        assert rules(lint_ptx(honest.replace("call.uni ret", f"{statement}\ncall.uni ret"))) == {
+            ("code-address", statement.split(",")[0].split("[")[0].strip(" ;"))
+        }
+    assert rules(lint_ptx(honest + ".global .u64 table = two;\n"))

@@ -87,6 +87,7 @@ _TRAP = re.compile(r"(?:^|\s)(?P<what>trap|brkpt)\s*$")
 _ALLOCA = re.compile(r"(?:^|\s)(?P<what>alloca\s*\.\w+)")
 _CACHE_LINES = re.compile(r"\b(?:discard|applypriority|multimem)\.\S+")
 _EXTERN = re.compile(r"\.extern\s+\.func\b(?:\s*\([^)]*\))?\s*(?P<name>[\w$]+)")
+_OPCODE = re.compile(r"^(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*")
 _DEFINED = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?(?P<name>[\w$]+)")
 _CALL = re.compile(r"\bcall(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
 _DEVICE_LAUNCH = re.compile(
@@ -148,7 +149,8 @@ def _names_code(text: str) -> re.Pattern[str] | None:
     names = {match["name"] for match in _DEFINED.finditer(text)}
     if not names:
         return None
-    pattern = re.compile(rf"(?<![\w$])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w$])")
+    # A kernel may have the name of an instruction, behind which its types stand.
+    pattern = re.compile(rf"(?<![\w$.%])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w$.])")
     expected = sum(match["name"] in names for match in _DEFINED.finditer(text))
     expected += sum(match["target"] in names for match in _CALL.finditer(text))
     return pattern if sum(1 for _ in pattern.finditer(text)) != expected else None
@@ -160,7 +162,7 @@ def _names_code_of(statement: str, names: re.Pattern[str]) -> bool:
     called = _CALL.search(left)
     if called is not None:
         left = left[: called.start("target")] + left[called.end("target") :]
-    return names.search(left) is not None
+    return names.search(_OPCODE.sub("", left)) is not None
 
 
 def lint_sass(sass: Sass) -> tuple[Finding, ...]:
