@@ -6,7 +6,6 @@ and each is overwritten between runs. Its arrays are those of the stage: of nump
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -210,7 +209,7 @@ class Judge:
         instance = stage.instance
         pools = poison_pools(instance, n_calls, draws)
         repeats = _repeats([operand.name for operand in instance.operands(Role.IN)], n_calls, draws.host)
-        n_stacked = max(1, stage.most_stacked // max(1, _n_values(instance)))
+        n_stacked = max(1, stage.most_stacked // max(1, instance.n_values))
         fills: list[TimedSets] = []
         for first in range(0, n_calls, n_stacked):
             n_sets = min(n_stacked, n_calls - first)
@@ -344,7 +343,7 @@ class Judge:
 
 def _some(sets: list[tuple[TimedSets, Arrays]], stage: Stage, draws: Draws) -> list[tuple[TimedSets, Arrays]]:
     """As many as may be checked, in a random order; one at the least."""
-    n_values = _n_values(stage.instance)
+    n_values = stage.instance.n_values
     order = draws.host.permutation(len(sets))
     chosen: list[tuple[TimedSets, Arrays]] = []
     total = 0
@@ -361,11 +360,6 @@ def _repeats(names: Sequence[str], n_calls: int, rng: np.random.Generator) -> di
         return {}
     calls = rng.choice(np.arange(1, n_calls), size=len(names), replace=False)
     return {int(call): name for call, name in zip(calls, names, strict=True)}
-
-
-def _n_values(instance: Instance) -> int:
-    """Values of all operands of one set."""
-    return sum(math.prod(instance.shape(operand)) for operand in instance.problem.operands)
 
 
 def _outputs(stage: Stage, first: int, n_sets: int) -> dict[str, NDArray[np.generic]]:

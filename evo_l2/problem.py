@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,6 +67,16 @@ class Instance:
         """The operand's shape here."""
         names = self.names
         return tuple(names[symbol] for symbol in operand.shapes[self.layout])
+
+    @property
+    def n_values(self) -> int:
+        """Values of all operands of one buffer set."""
+        return sum(math.prod(self.shape(operand)) for operand in self.problem.operands)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of one buffer set."""
+        return sum(math.prod(self.shape(o)) * np.dtype(o.dtype).itemsize for o in self.problem.operands)
 
     def operands(self, role: Role) -> tuple[Operand, ...]:
         """The problem's operands of one role, in order."""

@@ -20,7 +20,6 @@ from evo_l2.targets.cuda.card.pairs import (
     blocks_of,
     n_calls_of,
     roofline_us,
-    set_bytes,
     time_pairs,
 )
 from evo_l2.targets.cuda.card.runner import Refused, Sample
@@ -212,7 +211,7 @@ def test_the_roofline_is_that_of_the_class_at_the_clock_that_was_measured():
 
 
 def test_a_buffer_set_is_all_operands():
-    assert set_bytes(Instance(Hgemm((SIZES,)), SIZES, "nn")) == 2 * (16 * 32 + 32 * 24 + 16 * 24)
+    assert Instance(Hgemm((SIZES,)), SIZES, "nn").n_bytes == 2 * (16 * 32 + 32 * 24 + 16 * 24)
 
 
 # --- the harness's clock ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from evo_l2.judge import Fault, Judge
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance, Problem
 from evo_l2.targets.cpu.blas import Blas, baseline_library
-from evo_l2.targets.cpu.pairs import TimingSettings, plan_pairs, set_bytes
+from evo_l2.targets.cpu.pairs import TimingSettings, plan_pairs
 from evo_l2.targets.cpu.stage import CpuStage
 
 __all__ = ["Baseline", "BaselineSide"]
@@ -77,7 +77,7 @@ class Baseline:
         if failure is not None:
             found = f"{failure.gate}: {failure.message}"
             raise DeviceError("the baseline is wrong", expected="a library that passes every gate", found=found)
-        plan = plan_pairs(judge.fastest_call_us(0), set_bytes(instance), self._timing)
+        plan = plan_pairs(judge.fastest_call_us(0), instance.n_bytes, self._timing)
         whole = self._stage(library, source, instance, plan.n_calls)
         try:
             with self._stage(library, source, instance, plan.n_calls, _BARE_ENTRY) as bare:

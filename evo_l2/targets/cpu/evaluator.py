@@ -22,7 +22,7 @@ from evo_l2.targets.cpu.baseline import Baseline
 from evo_l2.targets.cpu.blas import find_blas
 from evo_l2.targets.cpu.compiler import Compiler
 from evo_l2.targets.cpu.environment import cpu_environment
-from evo_l2.targets.cpu.pairs import TimingSettings, plan_pairs, set_bytes, time_pairs
+from evo_l2.targets.cpu.pairs import TimingSettings, plan_pairs, time_pairs
 from evo_l2.targets.cpu.prepare import prepare
 from evo_l2.targets.cpu.runner import LoadFailed, RunnerBinary
 from evo_l2.targets.cpu.stage import CpuStage
@@ -155,7 +155,7 @@ class CpuEvaluator:
         blocks = self._settings.final_blocks if final else self._settings.timing.blocks
         settings = replace(self._settings.timing, blocks=blocks, most_s=self._settings.timing.most_s * (5 if final else 1))
         instance = self._instance(prepared, sizes)
-        plan = plan_pairs(call_us, set_bytes(instance), settings)
+        plan = plan_pairs(call_us, instance.n_bytes, settings)
         baseline = self._baseline.at(instance)
         try:
             with self._stage(prepared, sizes, plan.n_calls) as stage:

@@ -11,9 +11,8 @@ from evo_l2.draws import Draws
 from evo_l2.errors import DeviceError
 from evo_l2.evaluation import FEWEST_BLOCKS, CaseTiming
 from evo_l2.judge import Failure, Fault, Judge, Stage, fault_failure
-from evo_l2.problem import Instance
 
-__all__ = ["PairPlan", "TimingSettings", "plan_pairs", "set_bytes", "time_pairs"]
+__all__ = ["PairPlan", "TimingSettings", "plan_pairs", "time_pairs"]
 
 _MOST_SET_BYTES = 192 << 20
 """Memory that all buffer sets of one side may take."""
@@ -45,11 +44,6 @@ class PairPlan:
     n_calls: int
     """Calls in one sample, each on a buffer set of its own."""
     n_blocks: int
-
-
-def set_bytes(instance: Instance) -> int:
-    """Bytes of one buffer set."""
-    return sum(math.prod(instance.shape(o)) * np.dtype(o.dtype).itemsize for o in instance.problem.operands)
 
 
 def plan_pairs(call_us: float, n_bytes: int, settings: TimingSettings) -> PairPlan:

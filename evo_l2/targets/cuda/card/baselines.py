@@ -15,7 +15,7 @@ import numpy as np
 from evo_l2.errors import ConfigurationError, DeviceError, EvoL2Error
 from evo_l2.judge import Judge
 from evo_l2.problem import Instance
-from evo_l2.targets.cuda.card.pairs import CardTimingSettings, Side, baseline_sample, n_calls_of, set_bytes
+from evo_l2.targets.cuda.card.pairs import CardTimingSettings, Side, baseline_sample, n_calls_of
 from evo_l2.targets.cuda.card.requests import LibrarySpec
 from evo_l2.targets.cuda.card.runner import Refused, Runner, RunnerFault
 from evo_l2.targets.cuda.card.stage import CardStage
@@ -160,7 +160,7 @@ class Baselines:
 
     def _open(self, runner: Runner, name: str, instance: Instance) -> tuple[Side, str]:
         """A library with the buffers of one sample: tuned on what will be timed, then judged by the gates."""
-        n_calls = n_calls_of(_guess_us(instance, self._card), set_bytes(instance), self._card.l2_bytes, self._settings)
+        n_calls = n_calls_of(_guess_us(instance, self._card), instance.n_bytes, self._card.l2_bytes, self._settings)
         judge = Judge(deterministic=False)
         stage = CardStage(runner, self._device, instance, {}, n_sets=n_calls, call_s=_CALL_S)
         try:

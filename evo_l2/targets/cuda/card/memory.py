@@ -8,12 +8,13 @@ to the first set, is filled with a secret pattern, so that a write there shows.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from evo_l2.targets.cuda.driver import bindings, checked
 
-__all__ = ["ALIGNMENT_BYTES", "GAP_BYTES", "Mapping", "Region", "create", "import_region"]
+__all__ = ["ALIGNMENT_BYTES", "GAP_BYTES", "Mapping", "Region", "close_all", "create", "import_region"]
 
 ALIGNMENT_BYTES = 256
 """Every operand of every set begins at a multiple of it, as with `cudaMalloc`."""
@@ -128,6 +129,12 @@ class Mapping:
             cu.cuMemAddressFree(self._reserved, self._n_bytes + 2 * self._granularity)
         cu.cuMemRelease(self._handle)
         self._handle = None
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Closes what was exported or received."""
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def create(region: Region, device: int) -> Mapping:

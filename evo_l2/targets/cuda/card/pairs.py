@@ -28,7 +28,6 @@ __all__ = [
     "blocks_of",
     "n_calls_of",
     "roofline_us",
-    "set_bytes",
     "time_pairs",
 ]
 
@@ -62,11 +61,6 @@ class Side:
 
     stage: CardStage
     n_calls: int
-
-
-def set_bytes(instance: Instance) -> int:
-    """Bytes of one buffer set."""
-    return sum(math.prod(instance.shape(o)) * np.dtype(o.dtype).itemsize for o in instance.problem.operands)
 
 
 def n_calls_of(call_us: float, n_bytes: int, l2_bytes: int, settings: CardTimingSettings) -> int:

@@ -22,7 +22,7 @@ from evo_l2.targets.cuda.build_only import built_identity, open_compiler
 from evo_l2.targets.cuda.card.baselines import Baselines
 from evo_l2.targets.cuda.card.driver_facts import DriverFacts, driver_facts
 from evo_l2.targets.cuda.card.harness import HARNESS
-from evo_l2.targets.cuda.card.pairs import CardTimingSettings, Side, blocks_of, n_calls_of, roofline_us, set_bytes, time_pairs
+from evo_l2.targets.cuda.card.pairs import CardTimingSettings, Side, blocks_of, n_calls_of, roofline_us, time_pairs
 from evo_l2.targets.cuda.card.runner import Refused, Runner, RunnerFault
 from evo_l2.targets.cuda.card.sanitizer import SanitizerReport, find_sanitizer, sanitize
 from evo_l2.targets.cuda.card.stage import CardStage, load_cupy
@@ -176,7 +176,7 @@ class Rig:
 
     def n_calls(self, instance: Instance, call_us: float) -> int:
         """Calls of one sample of a kernel that takes about `call_us` microseconds."""
-        return n_calls_of(call_us, set_bytes(instance), self._card.l2_bytes, self._timing)
+        return n_calls_of(call_us, instance.n_bytes, self._card.l2_bytes, self._timing)
 
     def stage(self, prepared: Prepared, instance: Instance, n_sets: int, *, call_s: float | None = None) -> CardStage:
         """Memory for a case in the runner, with the kernel loaded.

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from evo_l2.errors import DeviceError
-from evo_l2.targets.cuda.card.memory import Region
+from evo_l2.targets.cuda.card.memory import Region, close_all
 from evo_l2.targets.cuda.card.requests import (
     Allocate,
     Host,
@@ -135,7 +135,7 @@ class Runner:
         except RunnerFault as error:
             raise DeviceError("the card gives no memory", found=str(error), hint="evo-l2 doctor") from error
         if len(descriptors) != len(regions):
-            _close_all(descriptors)
+            close_all(descriptors)
             self.close()
             raise DeviceError("the runner shares no memory", expected=f"{len(regions)} pieces", found=str(len(descriptors)))
         return descriptors
@@ -252,7 +252,7 @@ class Runner:
         if descriptors is not None:
             descriptors += received
         else:
-            _close_all(received)
+            close_all(received)
         if not content:
             self.close()
             raise DeviceError("the runner ended without an answer", expected="a process that stays", hint="evo-l2 doctor")
@@ -288,8 +288,3 @@ class Runner:
         self.close()
         words = printable(found[:80].decode(errors="replace"))
         return DeviceError("the runner's answer makes no sense", expected=expected, found=words, hint="evo-l2 doctor")
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ from typing import Any
 
 from evo_l2.errors import EvoL2Error
 from evo_l2.targets.cuda.card.harness import clock_mhz
-from evo_l2.targets.cuda.card.memory import Mapping, create
+from evo_l2.targets.cuda.card.memory import Mapping, close_all, create
 from evo_l2.targets.cuda.card.requests import (
     Allocate,
     Host,
@@ -99,7 +99,7 @@ class Bench:
             for mapping in (*self._operands, *self._workspaces):
                 descriptors.append(mapping.export())
         except CudaError:
-            _close_all(descriptors)
+            close_all(descriptors)
             raise
         return {}, descriptors
 
@@ -331,11 +331,6 @@ def _end_with(lifeline: int) -> None:
     os._exit(1)
 
 
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
 def _next_request(channel: socket.socket) -> Request | None:
     """None when the parent has closed the socket."""
     _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
@@ -369,7 +364,7 @@ def _serve(arguments: list[str]) -> None:
         try:
             socket.send_fds(channel, [json.dumps(answer).encode()], descriptors)
         finally:
-            _close_all(descriptors)
+            close_all(descriptors)
         if not lives:
             os._exit(0)
 

@@ -9,9 +9,9 @@ import contextlib
 import importlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,11 +20,13 @@ from evo_l2.judge import Fault, FaultKind
 from evo_l2.problem import Instance
 from evo_l2.targets.cuda.card.draws import CardDraws
 from evo_l2.targets.cuda.card.memory import Mapping as Mapped
-from evo_l2.targets.cuda.card.memory import Region, import_region
+from evo_l2.targets.cuda.card.memory import Region, close_all, import_region
 from evo_l2.targets.cuda.card.runner import Runner, RunnerFault, Sample
 from evo_l2.targets.cuda.driver import CudaError
 
 __all__ = ["CardStage", "load_cupy"]
+
+T = TypeVar("T")
 
 _PATTERN_BYTES = 256
 _MOST_STACKED = 1 << 25
@@ -156,35 +158,19 @@ class CardStage:
         Raises:
             Refused: The driver refuses the launch.
         """
-        self.settle()
-        try:
-            return self._runner.run(first, n_calls, self._call_s * n_calls)
-        except RunnerFault as error:
-            return _fault(error, self._call_s)
+        return self._asked(lambda: self._runner.run(first, n_calls, self._call_s * n_calls))
 
     def replay(self, n_calls: int) -> Sample | Fault:
         """Device time of one call on each of the first sets, by a graph. Raises as `run` does."""
-        self.settle()
-        try:
-            return self._runner.replay(n_calls, self._call_s * n_calls)
-        except RunnerFault as error:
-            return _fault(error, self._call_s)
+        return self._asked(lambda: self._runner.replay(n_calls, self._call_s * n_calls))
 
     def host(self, n_calls: int) -> list[int] | Fault:
         """Nanoseconds of one call on each of the first sets, from before its launch until it was waited for."""
-        self.settle()
-        try:
-            return self._runner.host(n_calls, self._call_s * n_calls)
-        except RunnerFault as error:
-            return _fault(error, self._call_s)
+        return self._asked(lambda: self._runner.host(n_calls, self._call_s * n_calls))
 
     def serve(self, arrivals_ns: tuple[int, ...]) -> list[int] | Fault:
         """Nanoseconds of each call from its arrival to its end, on the sets in turn."""
-        self.settle()
-        try:
-            return self._runner.serve(arrivals_ns, arrivals_ns[-1] * 1e-9 + self._call_s * len(arrivals_ns))
-        except RunnerFault as error:
-            return _fault(error, self._call_s)
+        return self._asked(lambda: self._runner.serve(arrivals_ns, arrivals_ns[-1] * 1e-9 + self._call_s * len(arrivals_ns)))
 
     def damaged_guard(self, index: int) -> str | None:
         """See `evo_l2.judge.Stage`."""
@@ -211,6 +197,14 @@ class CardStage:
             mapped.close()
         self._mapped.clear()
 
+    def _asked(self, ask: Callable[[], T]) -> T | Fault:
+        """What the runner answers once this process has done with the memory; a fault in the kernel is an answer, too."""
+        self.settle()
+        try:
+            return ask()
+        except RunnerFault as error:
+            return _fault(error, self._call_s)
+
     def _is_intact(self, name: str, begin: int, end: int) -> bool:
         if begin >= end:
             return True
@@ -231,8 +225,7 @@ def _closing(descriptors: list[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(descriptors)
 
 
 @contextlib.contextmanager
