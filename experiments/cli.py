@@ -8,67 +8,26 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from evo_l2 import __version__
-from evo_l2.errors import ConfigurationError, EvoL2Error
+from experiments.archive_commands import archive
+from experiments.command import INTERRUPTED, db_argument, guarded, json_option
 from experiments.origins import foreign_packages
-from experiments.printable import printable
 
 if TYPE_CHECKING:
     from experiments.run import Finished
 
 __all__ = ["main"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-_INTERRUPTED = 130
 _GRACE_S = 2.0
 """How long an interrupted run waits for builds in flight to tidy up."""
-
-
-def _guarded(body: F) -> F:
-    """Turns errors into one line on stderr and an exit status: 1, or 2 when the user's words were at fault, or 130.
-
-    The environment variable `EVO_L2_DEBUG` lets tracebacks through.
-    """
-
-    @wraps(body)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            result = body(*args, **kwargs)
-            sys.stdout.flush()
-            return result
-        except BrokenPipeError:
-            # The reader has gone, as in `| head`; Python would try to flush once more at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
-        except (EvoL2Error, OSError) as error:
-            if os.environ.get("EVO_L2_DEBUG"):
-                raise
-            click.echo(f"evo-l2: {_line(error)}", err=True)
-            sys.exit(2 if isinstance(error, ConfigurationError) else 1)
-        except KeyboardInterrupt:
-            if os.environ.get("EVO_L2_DEBUG"):
-                raise
-            click.echo("evo-l2: interrupted", err=True)
-            sys.exit(_INTERRUPTED)
-
-    return cast(F, run)
-
-
-def _line(error: EvoL2Error | OSError) -> str:
-    """The error in one line; the operating system's own words for what it refuses."""
-    if isinstance(error, EvoL2Error):
-        return printable(str(error))
-    where = f"{error.filename}: " if error.filename is not None else ""
-    return printable(f"{where}{(error.strerror or str(error)).lower()}")
 
 
 @contextmanager
@@ -88,10 +47,6 @@ def _one_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-_db_argument = click.argument("db", type=click.Path(dir_okay=False, path_type=Path))
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="evo-l2")
 def main() -> None:
@@ -107,14 +62,17 @@ def main() -> None:
         sys.exit(1)
 
 
+main.add_command(archive)
+
+
 @main.command()
 @click.argument("preset_or_file", metavar="PRESET|FILE")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replace one value, as in budget.wall_s=60.")
 @click.option("--db", type=click.Path(dir_okay=False, path_type=Path), help="The archive; runs/NAME.db when left out.")
 @click.option("--dry-run", is_flag=True, help="Check everything, estimate the cost, run nothing.")
 @click.option("--replay", metavar="DB[:RUN]", help="Take replies and measurements from an earlier run.")
-@_json_option
-@_guarded
+@json_option
+@guarded
 def run(
     preset_or_file: str, overrides: tuple[str, ...], db: Path | None, dry_run: bool, replay: str | None, as_json: bool
 ) -> None:
@@ -156,16 +114,16 @@ def _leave(finished: Finished) -> None:
         if thread is not threading.current_thread():
             thread.join(max(0.0, deadline - time.monotonic()))
     # A build still going on ends with this process. Python would wait for its thread, as long as its limit allows.
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)
 
 
 @main.command()
-@_db_argument
+@db_argument
 @click.argument("run_name", required=False, metavar="[RUN]")
 @click.option("--wall", "wall_s", type=float, help="New limit of wall time, in seconds, earlier parts included.")
 @click.option("--evaluations", type=int, help="New limit of candidates, earlier ones included.")
-@_json_option
-@_guarded
+@json_option
+@guarded
 def resume(db: Path, run_name: str | None, wall_s: float | None, evaluations: int | None, as_json: bool) -> None:
     """Go on with a run (the last one by default) that was stopped or killed."""
     from experiments.progress import Progress
@@ -180,63 +138,6 @@ def resume(db: Path, run_name: str | None, wall_s: float | None, evaluations: in
     _leave(finished)
 
 
-@main.group()
-def archive() -> None:
-    """Look into an archive."""
-
-
-@archive.command()
-@_db_argument
-@click.option("--run", "run_name", help="Only this run.")
-@_json_option
-@_guarded
-def stats(db: Path, run_name: str | None, as_json: bool) -> None:
-    """Runs, outcomes, operators, cells and cost."""
-    from experiments.listing import print_stats
-
-    print_stats(db, run_name, as_json=as_json)
-
-
-@archive.command()
-@_db_argument
-@click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="How many.")
-@click.option("--all", "all_kernels", is_flag=True, help="Also kernels that hold no cell.")
-@click.option("--run", "run_name", help="The run; the last when left out.")
-@_json_option
-@_guarded
-def top(db: Path, count: int, all_kernels: bool, run_name: str | None, as_json: bool) -> None:
-    """The best kernels, one a cell, by the lower end of their speed-up's interval."""
-    from experiments.listing import print_top
-
-    print_top(db, count, run_name, all_kernels=all_kernels, as_json=as_json)
-
-
-@archive.command()
-@_db_argument
-@click.argument("digest")
-@_json_option
-@_guarded
-def show(db: Path, digest: str, as_json: bool) -> None:
-    """One kernel, right or wrong, with all that is known of it; DIGEST may be its first few digits."""
-    from experiments.listing import print_kernel
-
-    print_kernel(db, digest, as_json=as_json)
-
-
-@archive.command()
-@_db_argument
-@click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="An empty folder.")
-@click.option("-n", "--count", type=click.IntRange(1), help="The best COUNT kernels instead of one a cell.")
-@click.option("--run", "run_name", help="The run; the last when left out.")
-@_json_option
-@_guarded
-def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_json: bool) -> None:
-    """Write the elites as files, with kernels.jsonl beside them."""
-    from experiments.listing import export_kernels
-
-    export_kernels(db, folder, run_name, count, as_json=as_json)
-
-
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--target", type=click.Choice(["cpu", "cuda"]), help="By the file's name when left out: .cu is cuda.")
@@ -245,8 +146,8 @@ def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_j
 @click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="Of a CUDA kernel; nvcc where it is installed.")
 @click.option("--shape", default="256,256,256", show_default=True, metavar="M,N,K[,BATCH]")
 @click.option("--accumulate", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
-@_json_option
-@_guarded
+@json_option
+@guarded
 def verify(
     file: Path,
     target: str | None,
@@ -290,8 +191,8 @@ def verify(
 @click.option("--csv", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as CSV.")
 @click.option("--json-to", type=click.Path(dir_okay=False, path_type=Path), help="Write everything as JSON.")
 @click.option("--cuda-l2", type=click.Path(dir_okay=False, path_type=Path), help="Write CSV in the columns of CUDA-L2.")
-@_json_option
-@_guarded
+@json_option
+@guarded
 def bench(
     files: tuple[Path, ...],
     db: Path | None,
@@ -336,7 +237,7 @@ def bench(
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--arch", default="sm_80", show_default=True, help="What it is built for: sm_80, sm_86, sm_90a, sm_100a.")
 @click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="The compiler; nvcc where it is installed.")
-@_guarded
+@guarded
 def sass(file: Path, arch: str, builder: str | None) -> None:
     """The machine code of a CUDA kernel, below the lines of source that it stands for."""
     from experiments.cuda_report import print_sass
@@ -345,8 +246,8 @@ def sass(file: Path, arch: str, builder: str | None) -> None:
 
 
 @main.command()
-@_json_option
-@_guarded
+@json_option
+@guarded
 def doctor(as_json: bool) -> None:
     """What is installed, what is missing, and whether a known-good kernel passes here."""
     from experiments.doctor import examine
@@ -357,8 +258,8 @@ def doctor(as_json: bool) -> None:
 @main.command()
 @click.option("--keys", "as_keys", is_flag=True, help="List every key of a configuration, with its default and meaning.")
 @click.argument("name", required=False)
-@_json_option
-@_guarded
+@json_option
+@guarded
 def presets(name: str | None, as_keys: bool, as_json: bool) -> None:
     """The presets that `run` knows; with NAME, the text of one."""
     from experiments.listing import print_keys, print_presets

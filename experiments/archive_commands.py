@@ -1,0 +1,68 @@
+"""The commands `evo-l2 archive`. Bodies import what they need when they run, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from experiments.command import db_argument, guarded, json_option
+
+__all__ = ["archive"]
+
+
+@click.group()
+def archive() -> None:
+    """Look into an archive."""
+
+
+@archive.command()
+@db_argument
+@click.option("--run", "run_name", help="Only this run.")
+@json_option
+@guarded
+def stats(db: Path, run_name: str | None, as_json: bool) -> None:
+    """Runs, outcomes, operators, cells and cost."""
+    from experiments.listing import print_stats
+
+    print_stats(db, run_name, as_json=as_json)
+
+
+@archive.command()
+@db_argument
+@click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="How many.")
+@click.option("--all", "all_kernels", is_flag=True, help="Also kernels that hold no cell.")
+@click.option("--run", "run_name", help="The run; the last when left out.")
+@json_option
+@guarded
+def top(db: Path, count: int, all_kernels: bool, run_name: str | None, as_json: bool) -> None:
+    """The best kernels, one a cell, by the lower end of their speed-up's interval."""
+    from experiments.listing import print_top
+
+    print_top(db, count, run_name, all_kernels=all_kernels, as_json=as_json)
+
+
+@archive.command()
+@db_argument
+@click.argument("digest")
+@json_option
+@guarded
+def show(db: Path, digest: str, as_json: bool) -> None:
+    """One kernel, right or wrong, with all that is known of it; DIGEST may be its first few digits."""
+    from experiments.listing import print_kernel
+
+    print_kernel(db, digest, as_json=as_json)
+
+
+@archive.command()
+@db_argument
+@click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="An empty folder.")
+@click.option("-n", "--count", type=click.IntRange(1), help="The best COUNT kernels instead of one a cell.")
+@click.option("--run", "run_name", help="The run; the last when left out.")
+@json_option
+@guarded
+def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_json: bool) -> None:
+    """Write the elites as files, with kernels.jsonl beside them."""
+    from experiments.listing import export_kernels
+
+    export_kernels(db, folder, run_name, count, as_json=as_json)
