@@ -87,6 +87,12 @@ class RunConfig(Section):
         if self.budget == BudgetConfig():
             hint = "--set budget.wall_s=600"
             raise ConfigurationError("the run would never end", expected="a limit in budget", found="none", hint=hint)
+        if self.workers.cards > max(1, self.cards):
+            found = f"workers.cards={self.workers.cards}"
+            expected = "kernels that run on cards, for more than one to measure them"
+            raise ConfigurationError(
+                "there is nothing to share", expected=expected, found=found, hint="--set workers.cards=1"
+            )
         if not of_model and self.budget.evaluations is None and self.budget.wall_s is None:
             expected = "budget.evaluations or budget.wall_s, as no operator costs tokens"
             hint = "--set budget.wall_s=600"
@@ -99,6 +105,11 @@ class RunConfig(Section):
         if self.workers.build is not None:
             return self.workers.build
         return 2 if self.target == "cpu" else min(16, len(os.sched_getaffinity(0)))
+
+    @property
+    def cards(self) -> int:
+        """Cards that measure side by side; 0 where nothing is measured on a card."""
+        return self.workers.cards if self.target == "cuda" and self.cuda.mode == "run" else 0
 
     @property
     def model_operators(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,7 +69,10 @@ def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     if config.cuda.mode == "run":
         from evo_l2.targets.cuda.evaluator import CudaEvaluator
 
-        return CudaEvaluator(problem, open_rig(config.cuda, config.timing, config.limits))
+        with contextlib.ExitStack() as opened:
+            on_cards = CudaEvaluator(problem, *(opened.enter_context(rig) for rig in _rigs(config)))
+            opened.pop_all()
+        return on_cards
     from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 
     builder = None if config.cuda.builder == "auto" else config.cuda.builder
@@ -77,6 +81,16 @@ def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     )
     note_passed_over(evaluator.compiler.toolkit)
     return evaluator
+
+
+def _rigs(config: RunConfig) -> Iterator[Rig]:
+    """The cards that a run measures on, one after another, each ready."""
+    from evo_l2.targets.cuda.devices import cards_alike, choose_card, present_devices
+
+    devices = present_devices()
+    card, first = choose_card(config.cuda.card, devices, config.cuda.device)
+    for number in cards_alike(card, devices, first, config.workers.cards):
+        yield open_rig(config.cuda.model_copy(update={"device": number}), config.timing, config.limits)
 
 
 def note_passed_over(toolkit: Toolkit) -> None:

@@ -10,7 +10,7 @@ from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.targets.cuda.card.driver_facts import driver_facts
 from evo_l2.targets.cuda.card.stage import load_cupy
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.devices import Device, choose_card, present_devices, refuse_busy
+from evo_l2.targets.cuda.devices import Device, cards_alike, choose_card, present_devices, refuse_busy
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
 
 A100 = Device("NVIDIA A100-SXM4-80GB", (8, 0))
@@ -51,6 +51,14 @@ def test_a_card_that_nobody_knows_is_the_users_mistake_and_one_that_is_absent_th
         choose_card("Voodoo 3", (H200,), 0)
     with pytest.raises(DeviceError, match=r"found no NVIDIA card \(nvidia-smi names none\)"):
         choose_card("H200", (), 0)
+
+
+def test_cards_of_one_kind_are_taken_from_a_number_on():
+    devices = (H200, A100, T4, A100, A100)
+    assert cards_alike(A100.card, devices, 1, 2) == (1, 3)
+    assert cards_alike(A100.card, devices, 3, 2) == (3, 4)
+    with pytest.raises(DeviceError, match=r"expected 3 cards A100 from number 3 on.*4: NVIDIA A100.*--set workers\.cards=2"):
+        cards_alike(A100.card, devices, 3, 3)
 
 
 # --- whether it is free -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from evo_l2.targets.cuda.cards import CARDS, Card, find_card
 from evo_l2.targets.cuda.toolkit import tool_output
 from evo_l2.targets.messages import printable
 
-__all__ = ["Device", "choose_card", "present_devices", "refuse_busy"]
+__all__ = ["Device", "cards_alike", "choose_card", "present_devices", "refuse_busy"]
 
 _LONGEST_NAME = 120
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
@@ -98,3 +98,17 @@ def choose_card(wanted: str, devices: tuple[Device, ...], number: int | None = N
     hint += " --set cuda.card=A100" if asked is None else ""
     what = "there is no card to run on" if asked is None else "the run is for another card"
     raise DeviceError(what, expected=expected, found=found, hint=hint)
+
+
+def cards_alike(card: Card, devices: tuple[Device, ...], first: int, count: int) -> tuple[int, ...]:
+    """Numbers of `count` cards of one kind, from number `first` on.
+
+    Raises:
+        DeviceError: There are fewer.
+    """
+    alike = [place for place, device in enumerate(devices) if device.card == card and place >= first][:count]
+    if len(alike) < count:
+        expected = f"{count} cards {card.name} from number {first} on, as workers.cards says"
+        found = ", ".join(f"{place}: {device.name}" for place, device in enumerate(devices))
+        raise DeviceError("there are too few cards", expected=expected, found=found, hint=f"--set workers.cards={len(alike)}")
+    return tuple(alike)
