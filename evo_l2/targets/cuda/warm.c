@@ -22,6 +22,7 @@
 
 #define MOST_BYTES (64u << 20)
 #define MOST_SECONDS 60
+#define MOST_PRINTED(length) ((64u << 10) + 64ull * (length))
 
 static int n_opened;
 
@@ -81,7 +82,9 @@ static FILE *serve(void)
         pid_t child = fork();
         if (child == 0) {
             struct rlimit seconds = {MOST_SECONDS, MOST_SECONDS};
+            struct rlimit printed_bytes = {MOST_PRINTED(length), MOST_PRINTED(length)};
             setrlimit(RLIMIT_CPU, &seconds);
+            setrlimit(RLIMIT_FSIZE, &printed_bytes);
             alarm(MOST_SECONDS);
             dup2(printed, 1);
             close(0);
