@@ -155,6 +155,7 @@ def test_an_address_of_a_variable_is_left_alone(statements):
         "ld .local .u32 %r1,[(8 + 8)];",
         "@%p1 st.local.u32 [WARP_SZ], %r1;",
         "ld/**/.local.u32 %r1, [0x10U];",
+        "mov.u64 %rd1, own; mov.u64%rd1, 16; ld.local.u32%r1,[%rd1];",
         "here: ld.local.u32 %r1, [%rd1];",
         "ld.param.u64 %rd1, [f_param_0]; ld.local.u32 %r1, [%rd1];",
         "mov.u64 %rd1, 16; ld.volatile.local.v2.u32 {%r1, %r2}, [%rd1];",

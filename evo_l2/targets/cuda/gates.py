@@ -13,7 +13,7 @@ from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.cubin import Cubin
 from evo_l2.targets.cuda.header import constant_addresses, lint_header
-from evo_l2.targets.cuda.local_memory import lint_frames, lint_local
+from evo_l2.targets.cuda.local_memory import frame_bytes, lint_frames, lint_local
 from evo_l2.targets.cuda.ptx import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.resources import matrix_operations, narrow_instructions
 from evo_l2.targets.cuda.sass import Sass
@@ -76,9 +76,11 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
         message = f"the kernel works with numbers of less than 16 bits{_at(instruction.line)}: {instruction.text}"
         if admitted is not None:
             yield Refusal("narrow-formats", message)
+    taken = frame_bytes(sass)
     for name, entry in code.entries.items():
-        if entry.local_bytes > _MOST_LOCAL_BYTES:
-            found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {entry.local_bytes}"
+        n_bytes = max(entry.local_bytes, taken.get(name, 0))
+        if n_bytes > _MOST_LOCAL_BYTES:
+            found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {n_bytes}"
             yield Refusal("local-memory", f"{name} needs too much local memory (arrays, spills): {found}")
     local_bytes = {name: entry.local_bytes for name, entry in code.entries.items()}
     in_local_memory = (*lint_local(ptx), *lint_frames(sass, local_bytes))

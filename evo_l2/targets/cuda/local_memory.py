@@ -16,7 +16,7 @@ from evo_l2.targets.cuda.ptx import Finding
 from evo_l2.targets.cuda.ptx_statements import FUNCTION, REGISTER, WRITTEN, plain, statements_of
 from evo_l2.targets.cuda.sass import Instruction, Sass
 
-__all__ = ["lint_frames", "lint_local"]
+__all__ = ["frame_bytes", "lint_frames", "lint_local"]
 
 _WORTH_A_LOOK = re.compile(r"\.local\b|\bcvta(?!\.(?:to\.(?:global|shared|const)|global|const|param)\b)")
 _STATEMENT = re.compile(
@@ -200,17 +200,25 @@ def lint_frames(sass: Sass, local_bytes: Mapping[str, int]) -> Iterator[Finding]
         sass: The machine code.
         local_bytes: Entry to what it needs of local memory, as the ELF says; more is let pass where the code takes more.
     """
-    frames = Counter(local_bytes)
-    taken: Counter[str] = Counter()
-    for name, function in sass.functions.items():
-        taken[sass.owners.get(name, name)] += max((_frame(instruction) for instruction in function), default=0)
+    taken = frame_bytes(sass)
     for name, function in sass.functions.items():
         owner = sass.owners.get(name, name)
-        limit = max(frames[owner], taken[owner])
+        limit = max(local_bytes.get(owner, 0), taken.get(owner, 0))
         for instruction in function:
             if instruction.base in ("LDL", "STL") and not _is_inside(instruction, limit):
                 message = f"reaches local memory outside the {limit} bytes that are its own"
                 yield Finding("local-memory", message, instruction.text, instruction.line)
+
+
+def frame_bytes(sass: Sass) -> dict[str, int]:
+    """Entry to the bytes by which it, and every function that stands in its code, moves the stack pointer, each once.
+
+    From Hopper on the ELF says that a function which calls itself needs none.
+    """
+    taken: Counter[str] = Counter()
+    for name, function in sass.functions.items():
+        taken[sass.owners.get(name, name)] += max((_frame(instruction) for instruction in function), default=0)
+    return dict(taken)
 
 
 def _frame(instruction: Instruction) -> int:

@@ -23,6 +23,8 @@ _LOC = re.compile(
 _FILE = re.compile(r"\.file\s+\d+(?:\s*,\s*\d+)*")
 _SCOPE = re.compile(r"\{(?=[^{}]*(?:\{[^{}]*\}[^{}]*)*$)|^\s*\}")
 """A brace that opens and does not close before the semicolon, or one that closes what was opened before."""
+_REGISTER_BEHIND = re.compile(r"(?<=[\w$])%")
+"""The name of a register may stand right behind a type (`mov.u64%rd1, 16`), where patterns expect a blank."""
 _LABEL = re.compile(r"^(?:[\w$%]+\s*:(?!:)\s*)+")
 
 
@@ -41,6 +43,7 @@ def statements_of(text: str) -> Iterator[tuple[str, int | None]]:
     pending = ""
     # Line information needs no line of its own: a statement may stand right behind it.
     text = _LOC.sub(lambda match: f"\n{' '.join(match[0].split())}\n", _FILE.sub("\n", text))
+    text = _REGISTER_BEHIND.sub(" %", text)
     for row in text.split("\n"):
         if match := _LOC.match(row):
             if match["file"] == "1":
