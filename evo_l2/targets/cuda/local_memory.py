@@ -55,17 +55,18 @@ def lint_local(text: str) -> Iterator[Finding]:
     if _WORTH_A_LOOK.search(text) is None:
         return
     statements = tuple(statements_of(plain(text)))
+    others = _others(statements)
     heads = [at for at, (statement, _) in enumerate(statements) if FUNCTION.search(statement)]
     for begin, end in zip(heads, (*heads[1:], len(statements)), strict=True):
-        yield from _of_function(statements[begin:end])
+        yield from _of_function(statements[begin:end], others)
 
 
-def _of_function(statements: Sequence[tuple[str, int | None]]) -> Iterator[Finding]:
+def _of_function(statements: Sequence[tuple[str, int | None]], others: frozenset[str]) -> Iterator[Finding]:
     if not any(_WORTH_A_LOOK.search(statement) for statement, _ in statements):
         return
     parsed = [(statement, line, _STATEMENT.fullmatch(statement)) for statement, line in statements]
     definitions = [one for statement, _, match in parsed for one in _definitions(statement, match)]
-    addresses = _kind([_as_address(*one) for one in definitions], _variables(statements))
+    addresses = _kind([_as_address(*one) for one in definitions], _variables(statements, others))
     numbers = _kind([_as_number(*one) for one in definitions], frozenset())
     for statement, line, match in parsed:
         if match is None:
@@ -167,22 +168,28 @@ def _kind(definitions: Sequence[_Definition], seeds: frozenset[str]) -> frozense
     return frozenset(found)
 
 
-def _variables(statements: Sequence[tuple[str, int | None]]) -> frozenset[str]:
-    """Local variables of a function, and what it is handed, which may have an address; without names of registers."""
-    found: set[str] = set()
-    registers: set[str] = set()
+def _variables(statements: Sequence[tuple[str, int | None]], others: frozenset[str]) -> frozenset[str]:
+    """Local variables of a function, and what it is handed, which may have an address."""
     head = statements[0][0]
-    if ".entry" not in head:
-        found.update(match["name"] for match in _PARAMETER.finditer(head))
+    found = {match["name"] for match in _PARAMETER.finditer(head)} if ".entry" not in head else set()
     for statement, _ in statements:
-        if statement.startswith(".reg"):
-            registers.update(_declared(statement))
-        elif statement.startswith(".local"):
+        if statement.startswith(".local"):
             found.update(_declared(statement))
-    numbered = tuple(name.removesuffix("<") for name in registers if name.endswith("<"))
+    numbered = tuple(name.removesuffix("<") for name in others if name.endswith("<"))
     return frozenset(
-        name for name in found - registers if not any(name.startswith(n) and name.removeprefix(n).isdigit() for n in numbered)
+        name for name in found - others if not any(name.startswith(n) and name.removeprefix(n).isdigit() for n in numbered)
     )
+
+
+def _others(statements: Sequence[tuple[str, int | None]]) -> frozenset[str]:
+    """Names that anywhere in the file stand for something else: in another scope, such a name has another meaning."""
+    found: set[str] = set()
+    for statement, _ in statements:
+        if FUNCTION.search(statement):
+            found.update(match["name"] for match in _PARAMETER.finditer(statement) if ".entry" in statement)
+        elif statement.startswith(".") and not statement.startswith(".local"):
+            found.update(_declared(statement))
+    return frozenset(found)
 
 
 def _declared(text: str) -> Iterator[str]:
