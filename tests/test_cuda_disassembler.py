@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -175,4 +176,31 @@ def test_a_fresh_start_that_hangs_or_floods_is_ended(script, cuda_wheels, folder
     begin = time.monotonic()
     assert second(it, GOLDEN / "naive.sm_80.cubin", "sm_80") is None
     assert time.monotonic() - begin < 20
+    it.close()
+
+
+FLOOD = """
+#include <stdio.h>
+int main(int n, char **words)
+{
+    FILE *first = fopen(words[n - 1], "rb"), *second = fopen(words[n - 1], "rb");
+    int kind = fgetc(second);
+    for (long i = 0; first != NULL && kind == 'x'; i++)
+        puts("and so on");
+    puts("a listing");
+    return 0;
+}
+"""
+
+
+def test_a_fork_that_writes_without_end_is_ended_and_the_next_is_served(cuda_wheels, folder, tmp_path):
+    (tmp_path / "flood.c").write_text(FLOOD)
+    tool, compiler = tmp_path / "nvdisasm", find_toolchain().compiler
+    subprocess.run([compiler, "-o", tool, tmp_path / "flood.c"], check=True)
+    it = Disassembler(replace(cuda_wheels, nvdisasm=tool), compiler, folder, answer_s=30.0)
+    assert it._listing("sm_80", b"a" * 16) == "a listing\n"
+    begin = time.monotonic()
+    assert it._listing("sm_80", b"x" * 16) is None
+    assert time.monotonic() - begin < 10
+    assert it._listing("sm_80", b"b" * 16) == "a listing\n"
     it.close()

@@ -220,7 +220,7 @@ def lint_frames(sass: Sass, local_bytes: Mapping[str, int]) -> Iterator[Finding]
 def frame_bytes(sass: Sass) -> dict[str, int]:
     """Entry to the bytes by which it, and every function that stands in its code, moves the stack pointer, each once.
 
-    From Hopper on the ELF says that a function which calls itself needs none.
+    The ELF says of a function that calls itself that it needs none, where it is built for Hopper or Blackwell.
     """
     taken: Counter[str] = Counter()
     for name, function in sass.functions.items():

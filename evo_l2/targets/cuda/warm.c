@@ -5,7 +5,8 @@
  * fork, for which the file holds the code of the request. So what one leaves behind does not reach the next.
  *
  * Requests come through the socket that standard input is: four bytes of length (little-endian), then machine code. Answers go
- * back through it: four bytes of wait status, four of length, then what nvdisasm has printed. WARM_FILE is the file.
+ * back through it: four bytes of wait status, four of length, then what nvdisasm has printed. WARM_FILE is the file. A fork that
+ * takes too long, or prints more than there can be to say of so much code, is ended.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
