@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.targets.cuda.cards import CARDS, Card, find_card
-from evo_l2.targets.cuda.toolkit import tool_output
+from evo_l2.targets.cuda.tools import tool_output
 from evo_l2.targets.messages import printable
 
 __all__ = ["Device", "cards_alike", "choose_card", "present_devices", "refuse_busy"]

@@ -24,7 +24,10 @@ from evo_l2.targets.cuda.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 
-_READERS = ("cubin", "nv_info", "disassembler", "sass", "reaching", "header", "resources", "ptx", "gates", "inspection")
+_READERS = (
+    "cubin", "nv_info", "disassembler", "sass", "reaching", "header", "resources", "ptx", "ptx_statements", "local_memory",
+    "gates", "inspection",
+)  # fmt: skip
 """Modules that decide what an inspection says."""
 
 
