@@ -84,6 +84,10 @@ def read_kernel(path: Path, target: str) -> Kernel:
         hint = f"evo-l2 verify {path} --target cuda"
         found = "a launch with a grid, which is a card's"
         raise ConfigurationError(f"{path} is no kernel for the CPU", expected="a plain call", found=found, hint=hint)
+    if target == "cuda" and path.suffix == ".c" and not any(call.grid for call in kernel.launch.calls):
+        hint = f"evo-l2 verify {path}, which runs it on the CPU"
+        expected, found = "launches with a grid and a block, in a file .cu", "a plain call, which is the CPU's"
+        raise ConfigurationError(f"{path} is no kernel for a card", expected=expected, found=found, hint=hint)
     return kernel
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from evo_l2.errors import ConfigurationError, ToolchainError
 
-__all__ = ["OLDEST_VERSION", "PINNED_VERSION", "Toolkit", "find_toolkit", "tool_output"]
+__all__ = ["OLDEST_VERSION", "PINNED_VERSION", "SilentToolError", "Toolkit", "find_toolkit", "tool_output"]
 
 OLDEST_VERSION = (12, 4)
 """Older toolkits are passed over: this is the oldest with the PTX (8.4) and the C++ library headers that kernels may use."""
@@ -39,6 +39,10 @@ _MOST_OUTPUT_BYTES = 1 << 20
 _MISSING_HOST = re.compile(r"\b(?P<name>gcc|g\+\+|cc1plus|clang\+\+): (?:No such file|not found|command not found)")
 WORKER = Path(__file__).with_name("nvrtc_worker.py")
 """The program that loads NVRTC; see `evo_l2.targets.cuda.nvrtc`."""
+
+
+class SilentToolError(ToolchainError):
+    """A tool that runs and does not come to an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +328,7 @@ def tool_output(command: list[str], *, with_errors: bool = True) -> str:
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
     if said is None:
-        raise ToolchainError("a tool does not answer", found=f"{command[0]} ran for {_TIMEOUT_S:.0f} s")
+        raise SilentToolError("a tool does not answer", found=f"{command[0]} ran for {_TIMEOUT_S:.0f} s")
     if len(said) > _MOST_OUTPUT_BYTES:
         raise ToolchainError("a tool fails", found=f"{name} writes more than {_MOST_OUTPUT_BYTES} bytes")
     text = said.decode(errors="replace")
