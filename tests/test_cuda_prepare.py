@@ -485,6 +485,11 @@ def test_the_loop_builds_gates_and_archives_without_running(environ, tmp_path):
     assert stats["best"]["speedup"] is None
     assert 2 <= stats["cells"] <= 12
     assert len(json.loads(here("archive", "top", db, "--all", "--json", environ=environ).stdout)) >= stats["cells"]
+    head, *rows, end = here("archive", "top", db, environ={**environ, "COLUMNS": "80"}).stdout.splitlines()
+    assert head.split() == ["kernel", "matrix", "kind", "copy", "kind", "stages", "tile", "area", "occupancy"]
+    assert len(rows) == stats["cells"]
+    assert all(len(row) <= 80 for row in (head, *rows))
+    assert end == "none of them was ever run"
     folder = tmp_path / "elites"
     exported = here("archive", "export", db, "--to", folder, environ=environ)
     assert exported.returncode == 0, exported.stderr
