@@ -141,8 +141,12 @@ def _check_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
                 f"{path} would be written over", expected="a file of its own for each result", found="the same file twice"
             )
         folder = path.resolve().parent
-        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-            raise ConfigurationError("the results cannot be written", expected=f"to write {path}", found="no permission")
+        found = "a folder of that name" if path.is_dir() else None if folder.is_dir() else f"no folder {folder}"
+        if found is None and not os.access(path if path.exists() else folder, os.W_OK):
+            found = "no permission"
+        if found is not None:
+            hint = "a file in a folder that exists and may be written"
+            raise ConfigurationError("the results cannot be written", expected=f"to write {path}", found=found, hint=hint)
 
 
 def _elites(db: Path, count: int) -> list[tuple[str, Kernel]]:

@@ -53,6 +53,24 @@ def test_options_without_effect_are_one_line_and_status_two(arguments, says):
     assert "found" in line
 
 
+def test_results_in_a_folder_that_is_not_there_are_refused_before_anything_is_measured(tmp_path):
+    done = CliRunner().invoke(main, ["bench", ON_CARD, "--json-to", str(tmp_path / "none" / "x.json")])
+    assert done.exit_code == 2
+    assert f"expected to write {tmp_path}/none/x.json, found no folder {tmp_path}/none; try: " in done.stderr
+
+
+def test_a_seed_of_the_other_target_is_told_before_a_run_starts(tmp_path):
+    options = ["--dry-run", "--set", f"seeds=[{IN_C}]", "--set", "cuda.mode=build-only", "--set", "cuda.card=A100"]
+    done = CliRunner().invoke(main, ["run", "hgemm-a100", *options])
+    assert done.exit_code == 2
+    assert "naive_nn.c is no kernel for a card: expected launches with a grid" in done.stderr
+    path = tmp_path / "typo.cu"
+    path.write_text(NO_TUNABLES.replace("grid 1", "grid ceildiv(M, 8)"))
+    done = CliRunner().invoke(main, ["run", "hgemm-a100", *options, "--set", f"seeds=[{path}]"])
+    assert done.stderr.count("try: ") == 1
+    assert f"try: ceil_div(a, b), then evo-l2 verify {path}" in done.stderr
+
+
 def test_a_sweep_needs_tunables(tmp_path):
     path = tmp_path / "plain.cu"
     path.write_text(NO_TUNABLES)

@@ -39,8 +39,8 @@ ALLOWED_FLAGS = (
 flag, with two dashes or one; from `-O` on they are ptxas's, written as they are or after `-Xptxas`. `-O` is the
 level of ptxas, since no host code is built. The number of registers has a directive of its own."""
 
-_FORMAT = "1"
-"""Of an entry of the cache."""
+_FORMAT = "2"
+"""Of an entry of the cache; another one when messages of failures are told in other words."""
 _PRODUCTS = ("kernel.cubin", "kernel.ptx")
 _OF_PTXAS = re.compile(r"-O|-d[ls]cm|--allow-expensive|--register-usage")
 _STD = "--std=c++17"
