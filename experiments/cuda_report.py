@@ -64,7 +64,7 @@ def verify_cuda(
     problem = problem_of(kernel, shape, accumulate)
     if arch is None and (device is not None or any(found.card is not None for found in present_devices())):
         return _verify_on_card(kernel, problem, device, builder, as_json=as_json)
-    card = _card(arch or DEFAULT_ARCH)
+    card = _card(arch if arch is not None else DEFAULT_ARCH)
     with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as evaluator:
         note_passed_over(evaluator.compiler.toolkit)
         prepared = evaluator.prepare(kernel)
@@ -112,9 +112,16 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
 
 
 def _card(arch: str) -> Card:
-    """The card of an architecture; says so where that is built for under another name."""
+    """The card of an architecture; says so where that is built for under another name.
+
+    Raises:
+        ConfigurationError: No card has it, or it is one of PTX, which no card runs as it is.
+    """
     card = card_for(arch)
-    if arch.startswith("sm_") and arch != card.arch:
+    if arch.strip().lower().startswith("compute_"):
+        what = "that is an architecture of PTX, and kernels are built to machine code"
+        raise ConfigurationError(what, expected=f"--arch {card.arch}", found=repr(arch), hint=f"--arch {card.arch}")
+    if arch != card.arch:
         print(f"evo-l2: {arch} is built for as {card.arch} ({card.name})", file=sys.stderr)
     return card
 

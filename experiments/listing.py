@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from archive.store import Store
 from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate, Status
 from evo_l2.kernel import Kernel
+from evo_l2.measures import Axis
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
 from experiments.printable import printable
@@ -145,21 +147,41 @@ def print_top(db: Path, count: int, run_name: str | None, *, all_kernels: bool, 
         run = store.open_run(run_name)
         ranked = top(store, run_name, count=count) if all_kernels else run.elites()
         elites = sorted(ranked, key=lambda elite: elite.rank)[:count]
-        cells = [run.schema.describe(elite.cell) for elite in elites]
+        schema = run.schema
     if as_json:
-        print(json.dumps([_facts(elite, cell) for elite, cell in zip(elites, cells, strict=True)], indent=2))
+        print(json.dumps([_facts(elite, schema.describe(elite.cell)) for elite in elites], indent=2))
         return
-    table = Table(box=None, header_style="bold", padding=(0, 1))
-    for name in ("kernel", "speed-up", "95 % interval", "blocks", "cell"):
-        table.add_column(name, justify="right" if name in ("speed-up", "blocks") else "left", no_wrap=name != "cell")
-    for elite, cell in zip(elites, cells, strict=True):
-        speedup, interval, n_blocks = "never run", "", ""
+    _print_elites(Console(highlight=False), elites, schema.axes)
+
+
+def _print_elites(console: Console, elites: Sequence[Elite], axes: Sequence[Axis]) -> None:
+    """A table, or two where one is wider than the terminal; without times where nothing has one."""
+    timed = any(elite.estimate is not None for elite in elites)
+    whole = _table(elites, axes, timed=timed)
+    if timed and console.measure(whole, options=console.options.update(width=1000)).maximum > console.width:
+        console.print(_table(elites, (), timed=True))
+        console.print()
+        whole = _table(elites, axes, timed=False)
+    console.print(whole)
+    if elites and not timed:
+        console.print(Text("none of them was ever run", style="dim"))
+
+
+def _table(elites: Sequence[Elite], axes: Sequence[Axis], *, timed: bool) -> Table:
+    """A row for each elite, with its times or without, and a column for each measure."""
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    for name in ("kernel", "speed-up", "95 % interval", "blocks")[: 4 if timed else 1]:
+        table.add_column(name, justify="right" if name in ("speed-up", "blocks") else "left", no_wrap=True)
+    for axis in axes:
+        table.add_column(axis.name.replace("_", " "), overflow="fold")
+    for elite in elites:
+        times: tuple[str, ...] = ("never run", "", "")
         if elite.estimate is not None:
             low, high = elite.estimate.interval
-            speedup, interval = f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}"
-            n_blocks = str(elite.estimate.n_blocks)
-        table.add_row(elite.kernel.digest[:12], speedup, interval, n_blocks, cell)
-    Console(highlight=False).print(table)
+            times = (f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}", str(elite.estimate.n_blocks))
+        labels = [axis.label(index) for axis, index in zip(axes, elite.cell, strict=False)]
+        table.add_row(elite.kernel.digest[:12], *(times if timed else ()), *labels)
+    return table
 
 
 def best_kernels(db: Path, count: int) -> list[Kernel]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cache_dir",
+    "check_target",
     "cuda_card",
     "load_seed_kernels",
     "make_evaluator",
@@ -268,6 +269,23 @@ def _seed_kernels(names: Sequence[str], target: str, layouts: Sequence[str], fit
             yield _read_kernel(path, target)
 
 
+def check_target(path: Path, kernel: Kernel, target: str) -> None:
+    """Tells a kernel of the other target by its launches. A file .cu without a grid is taken for one that lacks it.
+
+    Raises:
+        ConfigurationError: It is for the other one.
+    """
+    has_grid = any(call.grid for call in kernel.launch.calls)
+    if target == "cpu" and has_grid:
+        hint = f"evo-l2 verify {path} --target cuda"
+        found = "a launch with a grid, which is a card's"
+        raise ConfigurationError(f"{path} is no kernel for the CPU", expected="a plain call", found=found, hint=hint)
+    if target == "cuda" and path.suffix == ".c" and not has_grid:
+        hint = f"evo-l2 verify {path}, which runs it on the CPU"
+        expected, found = "launches with a grid and a block, in a file .cu", "a plain call, which is the CPU's"
+        raise ConfigurationError(f"{path} is no kernel for a card", expected=expected, found=found, hint=hint)
+
+
 def _read_kernel(path: Path, target: str) -> Kernel:
     try:
         kernel = Kernel.from_file(path, target)
@@ -276,5 +294,8 @@ def _read_kernel(path: Path, target: str) -> Kernel:
         found = (error.strerror or str(error)).lower()
         raise ConfigurationError(f"seed {path.absolute()} cannot be read", expected="a kernel file", found=found) from error
     except EvoL2Error as error:
-        raise ConfigurationError(f"seed {path} is no kernel", found=str(error), hint=f"evo-l2 verify {path}") from error
+        found, hint = str(error).partition("; try: ")[0], f"evo-l2 verify {path}"
+        hint = f"{error.hint}, then {hint}" if error.hint is not None else hint
+        raise ConfigurationError(f"seed {path} is no kernel", found=found, hint=hint) from error
+    check_target(path, kernel, target)
     return kernel

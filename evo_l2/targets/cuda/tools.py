@@ -13,7 +13,7 @@ from pathlib import Path
 from evo_l2.errors import ToolchainError
 from evo_l2.targets.messages import printable
 
-__all__ = ["kill_group", "tool_output"]
+__all__ = ["SilentToolError", "kill_group", "tool_output"]
 
 _TIMEOUT_S = 30.0
 _MOST_BYTES = 1 << 20
@@ -22,21 +22,26 @@ _GLANCE_S = 0.005
 """How often it is asked whether a tool has ended whose output someone else holds open."""
 
 
+class SilentToolError(ToolchainError):
+    """A tool that runs and does not come to an end."""
+
+
 def tool_output(
-    command: list[str], *, with_errors: bool = True, timeout_s: float = _TIMEOUT_S, most_bytes: int = _MOST_BYTES
+    command: list[str], *, with_errors: bool = True, timeout_s: float | None = None, most_bytes: int = _MOST_BYTES
 ) -> str:
     """What a tool says, on both of its streams or on standard output alone; what it started is ended with it.
 
     Args:
         command: The tool's path and its arguments.
         with_errors: Whether standard error belongs to what it says; otherwise only the message of a failure is taken from it.
-        timeout_s: How long it may run.
+        timeout_s: How long it may run; half a minute when left out.
         most_bytes: How much it may write, on both streams together.
 
     Raises:
-        ToolchainError: It does not run, fails, writes without end, or does not come to its end.
+        ToolchainError: It does not run, fails, writes without end, or does not come to its end (`SilentToolError`).
     """
     name = Path(command[0]).name
+    timeout_s = timeout_s if timeout_s is not None else _TIMEOUT_S
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -52,7 +57,7 @@ def tool_output(
             kill_group(process)
             status = process.wait()
     if said is None:
-        raise ToolchainError("a tool does not answer", found=f"{name}, which had not ended after {timeout_s:g} s")
+        raise SilentToolError("a tool does not answer", found=f"{name}, which had not ended after {timeout_s:g} s")
     output, errors = said
     if len(output) + len(errors) > most_bytes:
         raise ToolchainError("a tool fails", found=f"{name} writes more than {most_bytes} bytes")
