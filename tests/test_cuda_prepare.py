@@ -293,7 +293,7 @@ def test_commands_say_that_the_driver_hangs(tmp_path, monkeypatch):
     assert "nvidia-smi, which had not ended after 1 s; try: " in line
     finding = next(cuda_findings())
     assert (finding.what, finding.ok) == ("NVIDIA cards", None)
-    assert finding.detail == f"unknown: no answer: nvidia-smi, which had not ended after 1 s; kernels can be built"
+    assert finding.detail == "unknown: no answer: nvidia-smi, which had not ended after 1 s; kernels can be built"
 
 
 def test_without_the_drivers_tool_there_is_no_card(tmp_path, monkeypatch):
