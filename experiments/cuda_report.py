@@ -19,11 +19,11 @@ from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import Card, card_for
-from evo_l2.targets.cuda.compiler import DEFAULT_ARCH
 from evo_l2.targets.cuda.devices import present_devices
-from evo_l2.targets.cuda.gates import GATES
-from evo_l2.targets.cuda.sass import annotate, read_sass
+from evo_l2.targets.cuda.reading.gates import GATES
+from evo_l2.targets.cuda.reading.sass import annotate, read_sass
 from evo_l2.targets.cuda.screen import SCREEN_GATES, screen
+from evo_l2.targets.cuda.toolchain.compiler import DEFAULT_ARCH
 from experiments.parts import cache_dir, note_passed_over, open_rig
 from experiments.printable import printable
 from experiments.sections import CudaConfig, LimitsConfig, TimingConfig

@@ -16,7 +16,7 @@ __all__ = ["cuda_findings"]
 def cuda_findings() -> Iterator[Finding]:
     """Line by line; each is looked up when it is asked for. Without a toolkit the target is missing, and that is no fault."""
     from evo_l2.targets.cuda.devices import Device, driver_complaint, present_devices
-    from evo_l2.targets.cuda.toolkit import find_toolkit
+    from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
     from experiments.parts import cache_dir
 
     devices: tuple[Device, ...] = ()

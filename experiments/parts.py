@@ -21,7 +21,7 @@ from experiments.sections import CudaConfig, GeneratorConfig, LimitsConfig, Timi
 if TYPE_CHECKING:
     from evo_l2.targets.cuda.card.rig import Rig
     from evo_l2.targets.cuda.cards import Card
-    from evo_l2.targets.cuda.toolkit import Toolkit
+    from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = [
     "cache_dir",

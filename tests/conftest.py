@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.compiler import CudaCompiler
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.sass import parse_sass
-from evo_l2.targets.cuda.toolkit import PINNED_VERSION, find_toolkit
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.reading.sass import parse_sass
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.targets.cuda.toolchain.toolkit import PINNED_VERSION, find_toolkit
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ import pytest
 from evo_l2.errors import StorageError, ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaBuilt, CudaCompiler
-from evo_l2.targets.cuda.toolkit import find_toolkit
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt, CudaCompiler
+from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
 
 SOAK = bool(os.environ.get("EVO_L2_SOAK"))
 CPU_S = 20 if SOAK else 2

@@ -17,9 +17,9 @@ from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.products import is_product, read_product
-from evo_l2.targets.cuda.compiler import CudaBuilt, CudaCompiler, check_flags
 from evo_l2.targets.cuda.inspection import inspect
-from evo_l2.targets.cuda.nvcc import errors_first, resource_lines
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt, CudaCompiler, check_flags
+from evo_l2.targets.cuda.toolchain.nvcc import errors_first, resource_lines
 from evo_l2.targets.messages import LONGEST_LOG
 
 HEADER = "//! layout nn\n//! launch scale(A: in, C: out)\n//! grid 1\n//! block 128\n"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from evo_l2.targets.cpu.toolchain import find_toolchain
-from evo_l2.targets.cuda.cubin import read_code, read_cubin
-from evo_l2.targets.cuda.disassembler import Disassembler
-from evo_l2.targets.cuda.sass import parse_binary, read_sass
+from evo_l2.targets.cuda.reading.cubin import read_code, read_cubin
+from evo_l2.targets.cuda.reading.sass import parse_binary, read_sass
+from evo_l2.targets.cuda.toolchain.disassembler import Disassembler
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda"
 CUBINS = sorted(path.name for path in GOLDEN.glob("*.cubin"))

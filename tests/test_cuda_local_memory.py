@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.local_memory import lint_frames, lint_local
-from evo_l2.targets.cuda.sass import parse_sass, read_sass
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.reading.local_memory import lint_frames, lint_local
+from evo_l2.targets.cuda.reading.sass import parse_sass, read_sass
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda"
 ORDINARY = """\

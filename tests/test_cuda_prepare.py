@@ -18,10 +18,10 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda import tools
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import CARDS, card_for, find_card
-from evo_l2.targets.cuda.compiler import CudaCompiler
 from evo_l2.targets.cuda.devices import Device, choose_card, present_devices
 from evo_l2.targets.cuda.inspection import inspect
 from evo_l2.targets.cuda.prepare import prepare
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 from experiments.cli import main
 from experiments.doctor_cuda import cuda_findings
 from experiments.seeds import seed_names

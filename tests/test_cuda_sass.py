@@ -7,7 +7,7 @@ import time
 import pytest
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.resources import (
+from evo_l2.targets.cuda.reading.resources import (
     accumulator,
     copy_kind,
     matrix_kind,
@@ -16,7 +16,7 @@ from evo_l2.targets.cuda.resources import (
     parse_usage,
     resources_of,
 )
-from evo_l2.targets.cuda.sass import (
+from evo_l2.targets.cuda.reading.sass import (
     annotate,
     instruction_class,
     instruction_mix,

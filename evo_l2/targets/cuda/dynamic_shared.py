@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.launch import Call
 from evo_l2.products import read_product
-from evo_l2.targets.cuda.compiler import CudaBuilt
-from evo_l2.targets.cuda.nvcc import MOST_PTX_BYTES
 from evo_l2.targets.cuda.plan import Plan
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
+from evo_l2.targets.cuda.toolchain.nvcc import MOST_PTX_BYTES
 
 __all__ = ["check_dynamic_shared", "dynamic_arrays"]
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from evo_l2.problem import Problem
 from evo_l2.products import read_product
-from evo_l2.targets.cuda.compiler import CudaBuilt
-from evo_l2.targets.cuda.cubin import Cubin, Entry, Parameter, Symbol, read_cubin
-from evo_l2.targets.cuda.disassembler import Disassembler
-from evo_l2.targets.cuda.gates import Refusal, refusals
-from evo_l2.targets.cuda.nvcc import MOST_PTX_BYTES
-from evo_l2.targets.cuda.resources import complete, parse_usage, resources_of
-from evo_l2.targets.cuda.sass import Sass, machine_code_digest, read_sass
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.cuda.reading.cubin import Cubin, Entry, Parameter, Symbol, read_cubin
+from evo_l2.targets.cuda.reading.gates import Refusal, refusals
+from evo_l2.targets.cuda.reading.resources import complete, parse_usage, resources_of
+from evo_l2.targets.cuda.reading.sass import Sass, machine_code_digest, read_sass
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
+from evo_l2.targets.cuda.toolchain.disassembler import Disassembler
+from evo_l2.targets.cuda.toolchain.nvcc import MOST_PTX_BYTES
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 

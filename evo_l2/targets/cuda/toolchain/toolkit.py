@@ -31,7 +31,7 @@ _FOLDERS_12 = ("cuda_nvcc", "cuda_nvrtc", "cuda_runtime", "cuda_cccl", "cuda_crt
 """Where the wheels of CUDA 12 put their parts, each a folder; those of CUDA 13 share `nvidia/cu13`."""
 _MISSING_HOST = re.compile(r"\b(?P<name>gcc|g\+\+|cc1plus|clang\+\+): (?:No such file|not found|command not found)")
 WORKER = Path(__file__).with_name("nvrtc_worker.py")
-"""The program that loads NVRTC; see `evo_l2.targets.cuda.nvrtc`."""
+"""The program that loads NVRTC; see `evo_l2.targets.cuda.toolchain.nvrtc`."""
 
 
 @dataclass(frozen=True, slots=True)

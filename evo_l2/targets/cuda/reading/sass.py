@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.cubin import Code, Cubin, Symbol, code_digest, read_code
+from evo_l2.targets.cuda.reading.cubin import Code, Cubin, Symbol, code_digest, read_code
 from evo_l2.targets.cuda.tools import tool_output
 from evo_l2.targets.messages import printable
 

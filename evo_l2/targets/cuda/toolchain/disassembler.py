@@ -16,9 +16,9 @@ from pathlib import Path
 
 from evo_l2.errors import ToolchainError
 from evo_l2.targets.cpu.native import compile_cached
-from evo_l2.targets.cuda.cubin import read_code
-from evo_l2.targets.cuda.sass import Instruction, Sass, parse_binary
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.cuda.reading.cubin import read_code
+from evo_l2.targets.cuda.reading.sass import Instruction, Sass, parse_binary
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 from evo_l2.targets.cuda.tools import kill_group, tool_output
 
 __all__ = ["Disassembler"]
@@ -144,7 +144,7 @@ class Disassembler:
 
     def _start(self, arch: str, code: bytes) -> _Server | None:
         """A process that says of the code what a fresh one says, or None."""
-        text = resources.files("evo_l2.targets.cuda").joinpath("warm.c").read_text(encoding="utf-8")
+        text = resources.files("evo_l2.targets.cuda.toolchain").joinpath("warm.c").read_text(encoding="utf-8")
         flags = ("-O2", "-std=gnu11", "-shared", "-fPIC")
         library = compile_cached(self._compiler, self._cache_dir, "warm", {"warm.c": text}, flags, ("-ldl",))
         with tempfile.TemporaryDirectory(prefix="evo-l2-") as folder:

@@ -18,12 +18,12 @@ from evo_l2.products import is_product, read_product
 from evo_l2.sandbox import Limits
 from evo_l2.targets.cpu.native import build_launcher
 from evo_l2.targets.cpu.toolchain import Toolchain, find_toolchain
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.disassembler import Disassembler
 from evo_l2.targets.cuda.limits import REGISTERS, LimitError, bounded
-from evo_l2.targets.cuda.nvcc import ANOTHER_TOOLKIT, MOST_PTX_BYTES, Job, Nvcc
-from evo_l2.targets.cuda.nvrtc import Nvrtc
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.toolchain.disassembler import Disassembler
+from evo_l2.targets.cuda.toolchain.nvcc import ANOTHER_TOOLKIT, MOST_PTX_BYTES, Job, Nvcc
+from evo_l2.targets.cuda.toolchain.nvrtc import Nvrtc
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = ["ALLOWED_FLAGS", "BUILDERS", "DEFAULT_ARCH", "CudaBuilt", "CudaCompiler", "check_flags"]
 

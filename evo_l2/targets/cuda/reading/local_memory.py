@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evo_l2.targets.cuda.ptx import Finding
-from evo_l2.targets.cuda.ptx_statements import FUNCTION, REGISTER, WRITTEN, plain, statements_of
-from evo_l2.targets.cuda.sass import Instruction, Sass
+from evo_l2.targets.cuda.reading.ptx import Finding
+from evo_l2.targets.cuda.reading.ptx_statements import FUNCTION, REGISTER, WRITTEN, plain, statements_of
+from evo_l2.targets.cuda.reading.sass import Instruction, Sass
 
 __all__ = ["frame_bytes", "lint_frames", "lint_local"]
 

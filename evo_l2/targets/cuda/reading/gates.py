@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
-from evo_l2.targets.cuda.cubin import Cubin
-from evo_l2.targets.cuda.header import constant_addresses, lint_header
-from evo_l2.targets.cuda.local_memory import frame_bytes, lint_frames, lint_local
-from evo_l2.targets.cuda.ptx import RULES, Finding, lint_ptx, lint_sass
-from evo_l2.targets.cuda.resources import matrix_operations, narrow_instructions
-from evo_l2.targets.cuda.sass import Sass
+from evo_l2.targets.cuda.reading.cubin import Cubin
+from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
+from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local
+from evo_l2.targets.cuda.reading.ptx import RULES, Finding, lint_ptx, lint_sass
+from evo_l2.targets.cuda.reading.resources import matrix_operations, narrow_instructions
+from evo_l2.targets.cuda.reading.sass import Sass
 
 __all__ = ["GATES", "Refusal", "first_refusal", "refusals"]
 

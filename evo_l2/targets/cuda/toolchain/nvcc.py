@@ -14,7 +14,7 @@ from evo_l2.evaluation import Status, Verdict
 from evo_l2.products import MOST_PRODUCT_BYTES, is_product, read_product
 from evo_l2.sandbox import Exceeded, Finished, Limits
 from evo_l2.targets.cpu.toolchain import Toolchain
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 from evo_l2.targets.failures import explain_failure
 from evo_l2.targets.messages import LONGEST_LOG, is_out_of_memory, is_out_of_space, plain_lines, ranked
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evo_l2.targets.cuda.ptx_statements import FUNCTION, REGISTER, WRITTEN, plain, statements_of
-from evo_l2.targets.cuda.sass import Instruction, Sass
+from evo_l2.targets.cuda.reading.ptx_statements import FUNCTION, REGISTER, WRITTEN, plain, statements_of
+from evo_l2.targets.cuda.reading.sass import Instruction, Sass
 
 __all__ = ["RULES", "Finding", "lint_ptx", "lint_sass"]
 
