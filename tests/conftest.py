@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from evo_l2.errors import ToolchainError
 from evo_l2.targets.cuda.reading.cubin import read_cubin
 from evo_l2.targets.cuda.reading.sass import parse_sass
 from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 from evo_l2.targets.cuda.toolchain.toolkit import PINNED_VERSION, find_toolkit
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("evo-l2", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("evo-l2")
 
 
 @pytest.fixture(scope="session")

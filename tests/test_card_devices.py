@@ -101,7 +101,7 @@ def test_a_driver_that_hangs_is_told_and_is_not_no_card(tool, monkeypatch):
     monkeypatch.setattr(tools, "_TIMEOUT_S", 1.0)
     hangs = tool("sleep 30")
     says = (
-        f"nobody knows which cards are here: expected {hangs} to answer, found no answer: nvidia-smi, which "
+        f"nobody knows which cards are here: expected {hangs} to answer, found no answer: tool, which "
         f"had not ended after 1 s; try: {hangs}, "
     )
     for ask in (present_devices, lambda name: refuse_busy(0, name)):
