@@ -161,6 +161,13 @@ def test_what_the_driver_refuses_is_said_and_costs_no_process(lasting, tmp_path)
     assert left_open(lasting, tmp_path / "open") == {"module": 1, "event": 2, "handle": 3, "reservation": 3}
 
 
+def test_an_entry_may_be_launched_twice_with_more_shared_memory_and_less(lasting):
+    again = "//! launch product(A: in, B: in, C: out, M, N, K)\n//! grid 1\n//! block 32\n//! shared 50000\n"
+    lasting.allocate(OPERANDS, ())
+    lasting.load_kernel(b"good", planned(shared=f"//! shared 100000\n{again}"))
+    assert lasting.run(0, N_SETS, 5.0) > 0
+
+
 def test_a_graph_that_cannot_be_made_leaves_none_behind(lasting, shared_card, tmp_path):
     allocate(lasting)
     lasting.load_kernel(b"good", planned())

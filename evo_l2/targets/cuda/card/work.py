@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,7 +14,6 @@ from evo_l2.targets.cuda.plan import Plan, PlannedLaunch
 __all__ = ["KernelWork", "Work"]
 
 _PORTABLE_CLUSTER = 8
-_DEFAULT_SHARED_BYTES = 48 * 1024
 _MAP_ALIGNMENT = 64
 
 
@@ -55,8 +55,8 @@ class KernelWork:
         self._module = checked(cu.cuModuleLoadData(cubin))
         try:
             self._functions = {entry: checked(cu.cuModuleGetFunction(self._module, entry.encode())) for entry in plan.entries}
-            for launch in plan.launches:
-                self._allow(launch)
+            for entry, function in self._functions.items():
+                self._allow(function, [launch for launch in plan.launches if launch.entry == entry])
             self._calls = [self._bind(plan, {**workspaces, **operands}) for operands in sets]
         except BaseException:
             self.close()
@@ -76,14 +76,15 @@ class KernelWork:
             self._cu.cuModuleUnload(self._module)
             self._module = None
 
-    def _allow(self, launch: PlannedLaunch) -> None:
-        """Asks for what is more than every kernel may have."""
+    def _allow(self, function: Any, launches: Sequence[PlannedLaunch]) -> None:
+        """Asks for what an entry's launches need and not every kernel may have."""
         attributes = self._cu.CUfunction_attribute
-        function = self._functions[launch.entry]
-        if launch.shared_bytes > _DEFAULT_SHARED_BYTES:
+        shared_bytes = max(launch.shared_bytes for launch in launches)
+        # Without being asked for, 48 KiB are allowed, but its static arrays are taken off that.
+        if shared_bytes > 0:
             wanted = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            checked(self._cu.cuFuncSetAttribute(function, wanted, launch.shared_bytes))
-        if launch.cluster is not None and launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > _PORTABLE_CLUSTER:
+            checked(self._cu.cuFuncSetAttribute(function, wanted, shared_bytes))
+        if max(math.prod(launch.cluster or (1,)) for launch in launches) > _PORTABLE_CLUSTER:
             wanted = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             checked(self._cu.cuFuncSetAttribute(function, wanted, 1))
 

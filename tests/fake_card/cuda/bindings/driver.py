@@ -248,8 +248,15 @@ def cuModuleGetFunction(module, name):
     return result(500, None) if name not in KERNELS else result(0, name)
 
 
+ALLOWED = {}
+"""Bytes of dynamic shared memory that a kernel may be launched with, as it was asked for."""
+
+
 def cuFuncSetAttribute(function, attribute, value):
-    return result(1 if value > 163 << 10 else 0)
+    if value > 163 << 10:
+        return result(1)
+    ALLOWED[function] = value
+    return OK
 
 
 CUlaunchConfig = SimpleNamespace
@@ -257,6 +264,8 @@ CUstream = int
 
 
 def cuLaunchKernelEx(config, function, pointers, extra):
+    if config.sharedMemBytes > ALLOWED.get(function, 0):
+        return result(1)
     return _launch(function, pointers, setting("kernel_us", 10.0))
 
 
