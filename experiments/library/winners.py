@@ -20,7 +20,7 @@ __all__ = ["Wanted", "Winner", "choose_environment", "find_winners"]
 
 _PAGE = 32
 _MOST_KERNELS = 64
-"""Kernels of one problem and layout that are looked at where the problem has several shapes, the best over all of them first."""
+"""Kernels of one problem and layout that are looked at where the problem has several shapes."""
 _HIGHER = 1e300
 
 
