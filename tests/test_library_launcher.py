@@ -79,6 +79,7 @@ class Driver:
     def run(self, program, *arguments, text="", **settings):
         """What a program prints, started in a process with this driver, and its errors."""
         words = [sys.executable, "-W", "always", "-W", "ignore::ResourceWarning", "-c", program, *map(str, arguments)]
+        self._log.write_text("")
         environ = {**self.environ, **{f"FAKE_LIBCUDA_{name.upper()}": value for name, value in settings.items()}}
         done = subprocess.run(words, input=text, capture_output=True, text=True, env=environ, timeout=120)
         assert done.returncode == 0, done.stderr
@@ -207,3 +208,225 @@ def test_opening_loads_every_cubin_and_asks_for_the_most_shared_memory_of_each_e
     assert found == {place: n_bytes for place, n_bytes in wanted.items() if n_bytes > 48 * 1024}
     assert found
     assert {call["attribute"] for call in of_kind(opened, "attribute")} == {8}
+
+
+REFUSALS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from evo_hgemm import _launcher
+from evo_hgemm._products import Product
+kernels = _launcher.kernels_on(0)
+good = [int(x) for x in sys.argv[2:5]]
+layout, sums, sizes = json.loads(sys.stdin.read())
+def ask(sizes, addresses, workspace=0):
+    try:
+        return kernels.launch(Product(layout, tuple(sizes)), sums, *addresses, workspace, 0)
+    except RuntimeError as error:
+        return str(error)
+print(json.dumps([
+    ask(sizes, good), ask([sizes[0] + 1, *sizes[1:]], good), ask(sizes, [good[0] + 16, *good[1:]]), ask(sizes, [*good[:2], 0]),
+    ask(sizes, good, 16),
+]))
+kernels._library.evo_hgemm_close(kernels._handle)
+"""
+
+
+def product_with_workspace():
+    """One that is launched twice, and needs scratch memory."""
+    place = list(SEEDS).index(("nn", "splitk"))
+    return WINNERS[place * len(SHAPES)]
+
+
+def refusals(driver, **settings):
+    chosen = product_with_workspace()
+    text = json.dumps([chosen.layout, chosen.sums, chosen.sizes])
+    return driver.run(REFUSALS, driver.package, A, B, C, text=text, **settings)
+
+
+def test_what_the_launcher_cannot_take_is_left_to_the_vendor_and_nothing_is_enqueued(driver):
+    out, errors = refusals(driver)
+    assert json.loads(out) == [True, False, False, False, False]
+    assert errors == ""
+    kinds = [call["call"] for call in driver.log()]
+    assert kinds[kinds.index("allocate") :] == ["allocate", "launch", "launch", "free", *["unload"] * len(SEEDS), "release"]
+
+
+@pytest.mark.parametrize("call", ["cuLaunchKernelEx", "cuMemAllocAsync"])
+def test_a_refusal_of_the_driver_is_told_in_its_words_and_gives_the_workspace_back(driver, call):
+    out, _ = refusals(driver, fail=call)
+    assert json.loads(out)[0] == "evo_hgemm: the CUDA driver returned 2 (out of memory)"
+    kinds = [each["call"] for each in driver.log()]
+    assert kinds.count("free") == (1 if call == "cuLaunchKernelEx" else 0)
+    assert kinds.count("launch") == (1 if call == "cuLaunchKernelEx" else 0)
+
+
+OPENING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import evo_hgemm
+from evo_hgemm import _launcher
+for _ in range(2):
+    print(_launcher.kernels_on(0) is not None)
+print(evo_hgemm.status())
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "runs", "line"),
+    [
+        ({}, True, "ready: "),
+        ({"capability": "8.0"}, False, "the card is another: these kernels were built for NVIDIA H200 (sm_90a); every product goes"),
+        ({"sms": "114"}, True, "ready: "),
+        ({"name": "NVIDIA H100 80GB HBM3"}, True, "ready: "),
+        ({"fail": "cuInit"}, False, "the CUDA driver returned 2 (out of memory); every product goes to the vendor's library"),
+        ({"fail": "cuModuleLoadData"}, False, "the CUDA driver returned 2 (out of memory); every product goes to the vendor's"),
+    ],
+    ids=["same", "capability", "multiprocessors", "name", "driver", "image"],
+)  # fmt: skip
+def test_another_card_is_told_of_in_one_line_and_once(driver, settings, runs, line):
+    out, errors = driver.run(OPENING, driver.package, **settings)
+    *found, status = out.splitlines()
+    assert status.startswith(line)
+    assert found == [str(runs)] * 2
+    warned = "RuntimeWarning: evo_hgemm: "
+    assert errors.count(warned) == (1 if settings else 0)
+    if settings and runs:
+        assert (
+            "the kernels were measured on another card (NVIDIA H200): they are right here, and may not be the fastest"
+            in errors
+        )
+    if not runs:
+        assert warned + status in errors
+        kinds = [call["call"] for call in driver.log()]
+        assert kinds.count("retain") == kinds.count("release")
+
+
+def test_without_a_driver_the_package_imports_and_says_so(driver):
+    environ = {**driver.environ, "LD_LIBRARY_PATH": ""}
+    done = subprocess.run([sys.executable, "-c", OPENING, driver.package], capture_output=True, text=True, env=environ)
+    if "ready" in done.stdout:
+        pytest.skip("there is a driver")
+    line = "no CUDA driver of version 12.0 or newer (libcuda.so.1); every product goes to the vendor's library"
+    assert done.stdout.splitlines() == ["False", "False", line]
+    assert done.stderr.count(line) == 1
+
+
+def test_a_grid_that_depends_on_the_multiprocessors_is_for_their_number_alone(driver):
+    chosen = WINNERS[list(SEEDS).index(("nn", "zeroed")) * len(SHAPES)]
+    text = json.dumps([(chosen.layout, chosen.sums, chosen.sizes, 0)])
+    for sms, done in (("132", True), ("114", False)):
+        out, _ = driver.run(CALLS, driver.package, A, B, C, STREAM, text=text, sms=sms)
+        assert json.loads(out.splitlines()[1])[0] is done
+
+
+CUPY = """
+import contextlib, json, sys, types
+sys.path.insert(0, sys.argv[1])
+
+class ndarray:
+    def __init__(self, shape, dtype, ptr=0x50000000000, strides=None):
+        self.shape, self.dtype, self.data, self.device = tuple(shape), dtype, types.SimpleNamespace(ptr=ptr), Device()
+        steps = [2]
+        for size in reversed(self.shape[1:]):
+            steps.insert(0, steps[0] * size)
+        self.strides = strides or tuple(steps)
+
+class Device(contextlib.nullcontext):
+    id = 0
+    def __eq__(self, other):
+        return True
+
+def vendor(a, b):
+    return "vendor"
+
+stream = types.SimpleNamespace(ptr=0x99)
+memory = types.SimpleNamespace(ptr=0x60000000000)
+sys.modules["cupy"] = types.SimpleNamespace(
+    ndarray=ndarray, float16="float16", empty=ndarray, matmul=vendor,
+    cuda=types.SimpleNamespace(alloc=lambda n_bytes: memory, get_current_stream=lambda: stream),
+)
+from evo_hgemm import matmul
+m, n, k, batch = json.loads(sys.stdin.read())
+a, b = ndarray((m, k), "float16", 0x10000000000), ndarray((k, n), "float16", 0x20000000000)
+print(matmul(a, b).data.ptr == 0x50000000000, matmul(a, b).shape == (m, n))
+print(matmul(ndarray((m, k), "float16", 0x10000000010), b), matmul(a, ndarray((k, n), "float16", strides=(2, 2 * k))))
+print(matmul(ndarray((m + 1, k), "float16"), b), matmul(ndarray((2, m, k), "float16"), b))
+for bad in (ndarray((k, n), "float32"), [1.0], ndarray((k + 1, n), "float16")):
+    try:
+        matmul(a, bad)
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_arrays_of_cupy_reach_the_kernel_and_everything_else_reaches_the_vendor(driver):
+    chosen = product_with_workspace()
+    m, n, k, _ = chosen.sizes
+    out, errors = driver.run(CUPY, driver.package, text=json.dumps(chosen.sizes))
+    assert errors == ""
+    assert out.splitlines() == [
+        "True True", "vendor vendor", "vendor vendor",
+        "TypeError evo_hgemm.matmul: expected float16, found float32",
+        "TypeError evo_hgemm.matmul: expected arrays of cupy, found builtins.list",
+        f"ValueError the shapes do not fit: expected (..., M, K) and (..., K, N), or (K, N), found {(m, k)} and {(k + 1, n)}",
+    ]  # fmt: skip
+    launched = of_kind(driver.log(), "launch")
+    assert [call["entry"] for call in launched] == ["hgemm", "add_splits"] * 2
+    assert launched[0]["parameters"][:3] == [(x).to_bytes(8, "little").hex() for x in (A, B, 0x60000000000)]
+    assert {call["stream"] for call in launched} == {0x99}
+
+
+CUBLAS = """
+#include "evo_hgemm_cublas.h"
+#include <stdio.h>
+static int asked[9];
+cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) { (void)handle; return stream ? 0 : 7; }
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, int of_a, int of_b, int m, int n, int k, const void *alpha,
+    const void *a, int ta, int lda, long long sa, const void *b, int tb, int ldb, long long sb, const void *beta, void *c, int tc,
+    int ldc, long long sc, int batch, int compute, int algorithm)
+{
+    (void)handle, (void)alpha, (void)a, (void)ta, (void)b, (void)tb, (void)beta, (void)c, (void)tc, (void)compute, (void)algorithm;
+    const int found[9] = {of_a == 1, of_b == 1, lda, ldb, ldc, (int)sa, (int)sb, (int)sc, batch};
+    for (int i = 0; i < 9; i++) asked[i] = found[i];
+    return m == 5 && n == 3 && k == 7 ? 0 : 13;
+}
+int main(void)
+{
+    char *a = (char *)256;
+    for (int layout = 0; layout < 2; layout++) {
+        printf("%d:", evo_hgemm_or_cublas(NULL, NULL, a, a, a, 3, 5, 7, 2, (evo_hgemm_layout)layout, EVO_HGEMM_FP32, NULL, a));
+        for (int i = 0; i < 9; i++) printf(" %d", asked[i]);
+        printf("\\n");
+    }
+    printf("%d\\n", evo_hgemm_or_cublas(NULL, NULL, a, a, a, 3, 5, 7, 2, EVO_HGEMM_NN, EVO_HGEMM_FP32, NULL, NULL));
+    return 0;
+}
+"""
+CUBLAS_HEADER = """
+typedef void *cublasHandle_t, *cudaStream_t;
+typedef int cublasStatus_t, cublasOperation_t;
+enum { CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_STATUS_SUCCESS = 0, CUDA_R_16F = 2, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1 };
+cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t);
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, int, int, int, int, int, const void *, const void *, int, int, long long,
+    const void *, int, int, long long, const void *, void *, int, int, long long, int, int, int);
+"""
+
+
+def test_the_header_hands_what_is_not_covered_to_cublas_as_a_row_major_product(driver, tmp_path):
+    (tmp_path / "cublas_v2.h").write_text(CUBLAS_HEADER)
+    (tmp_path / "main.c").write_text(CUBLAS)
+    package = driver.package / "evo_hgemm"
+    command = [
+        str(find_toolchain().compiler),
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{tmp_path}",
+        f"-I{package / 'c'}",
+    ]
+    subprocess.run([*command, "-o", "main", "main.c", package / "libevo_hgemm.so"], cwd=tmp_path, check=True)
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(package)}
+    out = subprocess.run(["./main"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True).stdout
+    # Column-major C' (5 x 3) = B' A': transposed B or not, leading dimensions, strides of a batch of two.
+    assert out.splitlines() == ["0: 0 0 5 7 5 35 21 15 2", "0: 1 0 7 7 5 35 21 15 2", "3007"]

@@ -17,6 +17,7 @@ from experiments.library.rows import Row
 from experiments.library.winners import Wanted, Winner, choose_environment, find_winners
 from experiments.parts import cache_dir
 from experiments.printable import printable
+from experiments.report import counted
 
 __all__ = ["build_library"]
 
@@ -98,7 +99,7 @@ def _print(
     missing: Sequence[tuple[str, tuple[int, ...]]],
 ) -> None:
     name = environment.identity.get("card") or environment.identity.get("processor") or environment.target
-    click.echo(printable(f"{folder}: {len(rows)} products for {name} ({environment.key})"))
+    click.echo(printable(f"{folder}: {counted(len(rows), 'product')} for {name} ({environment.key})"))
     for row in rows:
         low, high = row.winner.estimate.interval
         mark = "" if row.is_as_measured else "  (not the machine code that was measured)"

@@ -187,7 +187,7 @@ def _example(winners: Sequence[Winner]) -> dict[str, str]:
 
 def _documents(folder: Path, environment: Environment, rows: Sequence[Row], card: Card, compiler: str) -> dict[Path, str]:
     name = environment.identity.get("card", card.name)
-    m, n, k, batch = rows[0].winner.sizes
+    m, n, k, _ = rows[0].winner.sizes
     facts = "\n".join(f"| {key} | {value} |" for key, value in sorted(environment.identity.items()))
     values = {
         "CARD": name,
@@ -198,7 +198,9 @@ def _documents(folder: Path, environment: Environment, rows: Sequence[Row], card
         "BASELINE": BASELINE,
         "FACTS": facts,
         "TABLE": table_markdown(rows),
-        "SHAPE": f"{m}, {n}, {k}" + (f", batch {batch}" if batch > 1 else ""),
+        "M": str(m),
+        "N": str(n),
+        "K": str(k),
         "VERSION": __version__,
     }
     words = "-".join(name.lower().replace("nvidia", "").split()) or "card"
