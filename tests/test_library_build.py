@@ -135,18 +135,22 @@ def test_an_environment_is_named_by_a_prefix_or_not_at_all_where_there_is_one(tm
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    with pytest.raises(StorageError, match="cannot be filled"), filled_folder(tmp_path / "new" / "lib") as work:
-        (work / "half").write_text("half")
-        raise OSError(28, "No space left on device")
-    with pytest.raises(KeyboardInterrupt), filled_folder(tmp_path / "new" / "lib"):
-        raise KeyboardInterrupt
+    def fill(error):
+        with filled_folder(tmp_path / "new" / "lib") as work:
+            (work / "half").write_text("half")
+            raise error
+
+    with pytest.raises(StorageError, match="cannot be filled"):
+        fill(OSError(28, "No space left on device"))
+    with pytest.raises(KeyboardInterrupt):
+        fill(KeyboardInterrupt)
     assert list((tmp_path / "new").iterdir()) == []
     (tmp_path / "new" / "lib").mkdir()
     with filled_folder(tmp_path / "new" / "lib") as work:
         (work / "whole").write_text("whole")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["lib"]
-    with pytest.raises(ConfigurationError, match="is not empty"), filled_folder(tmp_path / "new" / "lib"):
-        raise AssertionError
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        fill(AssertionError)
 
 
 # --- the CPU target -------------------------------------------------------------------------------------------------------

@@ -72,8 +72,8 @@ class Driver:
         self.package = package
         self._log = log
         self.environ = {
-            **os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_LIBCUDA_LOG": str(log), "FAKE_LIBCUDA_PARAMETERS": str(parameters),
-            "FAKE_LIBCUDA_NAME": "NVIDIA H200", "PYTHONDONTWRITEBYTECODE": "1",
+            **os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_LIBCUDA_LOG": str(log), "PYTHONDONTWRITEBYTECODE": "1",
+            "FAKE_LIBCUDA_NAME": "NVIDIA H200", "FAKE_LIBCUDA_PARAMETERS": str(parameters),
         }  # fmt: skip
 
     def run(self, program, *arguments, text="", **settings):
@@ -224,8 +224,8 @@ def ask(sizes, addresses, workspace=0):
     except RuntimeError as error:
         return str(error)
 print(json.dumps([
-    ask(sizes, good), ask([sizes[0] + 1, *sizes[1:]], good), ask(sizes, [good[0] + 16, *good[1:]]), ask(sizes, [*good[:2], 0]),
-    ask(sizes, good, 16),
+    ask(sizes, good), ask([sizes[0] + 1, *sizes[1:]], good), ask(sizes, [good[0] + 16, *good[1:]]),
+    ask(sizes, [*good[:2], 0]), ask(sizes, good, 16),
 ]))
 kernels._library.evo_hgemm_close(kernels._handle)
 """
@@ -275,11 +275,11 @@ print(evo_hgemm.status())
     ("settings", "runs", "line"),
     [
         ({}, True, "ready: "),
-        ({"capability": "8.0"}, False, "the card is another: these kernels were built for NVIDIA H200 (sm_90a); every product goes"),
+        ({"capability": "8.0"}, False, "the card is another: these kernels were built for NVIDIA H200 (sm_90a); every "),
         ({"sms": "114"}, True, "ready: "),
         ({"name": "NVIDIA H100 80GB HBM3"}, True, "ready: "),
         ({"fail": "cuInit"}, False, "the CUDA driver returned 2 (out of memory); every product goes to the vendor's library"),
-        ({"fail": "cuModuleLoadData"}, False, "the CUDA driver returned 2 (out of memory); every product goes to the vendor's"),
+        ({"fail": "cuModuleLoadData"}, False, "the CUDA driver returned 2 (out of memory); every product goes to the "),
     ],
     ids=["same", "capability", "multiprocessors", "name", "driver", "image"],
 )  # fmt: skip
@@ -291,10 +291,7 @@ def test_another_card_is_told_of_in_one_line_and_once(driver, settings, runs, li
     warned = "RuntimeWarning: evo_hgemm: "
     assert errors.count(warned) == (1 if settings else 0)
     if settings and runs:
-        assert (
-            "the kernels were measured on another card (NVIDIA H200): they are right here, and may not be the fastest"
-            in errors
-        )
+        assert "measured on another card (NVIDIA H200): they are right here, and may not be the fastest" in errors
     if not runs:
         assert warned + status in errors
         kinds = [call["call"] for call in driver.log()]
@@ -382,10 +379,11 @@ CUBLAS = """
 static int asked[9];
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) { (void)handle; return stream ? 0 : 7; }
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, int of_a, int of_b, int m, int n, int k, const void *alpha,
-    const void *a, int ta, int lda, long long sa, const void *b, int tb, int ldb, long long sb, const void *beta, void *c, int tc,
-    int ldc, long long sc, int batch, int compute, int algorithm)
+    const void *a, int ta, int lda, long long sa, const void *b, int tb, int ldb, long long sb, const void *beta, void *c,
+    int tc, int ldc, long long sc, int batch, int compute, int algorithm)
 {
-    (void)handle, (void)alpha, (void)a, (void)ta, (void)b, (void)tb, (void)beta, (void)c, (void)tc, (void)compute, (void)algorithm;
+    (void)handle, (void)alpha, (void)a, (void)ta, (void)b, (void)tb, (void)beta, (void)c, (void)tc, (void)compute;
+    (void)algorithm;
     const int found[9] = {of_a == 1, of_b == 1, lda, ldb, ldc, (int)sa, (int)sb, (int)sc, batch};
     for (int i = 0; i < 9; i++) asked[i] = found[i];
     return m == 5 && n == 3 && k == 7 ? 0 : 13;
@@ -394,7 +392,8 @@ int main(void)
 {
     char *a = (char *)256;
     for (int layout = 0; layout < 2; layout++) {
-        printf("%d:", evo_hgemm_or_cublas(NULL, NULL, a, a, a, 3, 5, 7, 2, (evo_hgemm_layout)layout, EVO_HGEMM_FP32, NULL, a));
+        const evo_hgemm_layout each = (evo_hgemm_layout)layout;
+        printf("%d:", evo_hgemm_or_cublas(NULL, NULL, a, a, a, 3, 5, 7, 2, each, EVO_HGEMM_FP32, NULL, a));
         for (int i = 0; i < 9; i++) printf(" %d", asked[i]);
         printf("\\n");
     }
@@ -405,10 +404,11 @@ int main(void)
 CUBLAS_HEADER = """
 typedef void *cublasHandle_t, *cudaStream_t;
 typedef int cublasStatus_t, cublasOperation_t;
-enum { CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_STATUS_SUCCESS = 0, CUDA_R_16F = 2, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1 };
+enum { CUBLAS_OP_N, CUBLAS_OP_T };
+enum { CUBLAS_STATUS_SUCCESS = 0, CUDA_R_16F = 2, CUBLAS_COMPUTE_32F = 68, CUBLAS_GEMM_DEFAULT = -1 };
 cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t);
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, int, int, int, int, int, const void *, const void *, int, int, long long,
-    const void *, int, int, long long, const void *, void *, int, int, long long, int, int, int);
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, int, int, int, int, int, const void *, const void *, int, int,
+    long long, const void *, int, int, long long, const void *, void *, int, int, long long, int, int, int);
 """
 
 

@@ -209,4 +209,5 @@ def _sessions(store: Store, environment: str, problem_id: int, identity: str) ->
 
 def _median(cases: Sequence[Any], name: str) -> float:
     """Of the kept samples of all sessions."""
-    return statistics.median(t for case in cases for t, kept in zip(getattr(case, name), case.kept, strict=True) if kept)
+    kept = [t for case in cases for t, is_kept in zip(getattr(case, name), case.kept, strict=True) if is_kept]
+    return float(statistics.median(kept))
