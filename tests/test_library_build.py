@@ -134,7 +134,7 @@ def test_an_environment_is_named_by_a_prefix_or_not_at_all_where_there_is_one(tm
 # --- folders --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     def fill(error):
         with filled_folder(tmp_path / "new" / "lib") as work:
             (work / "half").write_text("half")
@@ -151,6 +151,10 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["lib"]
     with pytest.raises(ConfigurationError, match="is not empty"):
         fill(AssertionError)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ConfigurationError, match="the one that you are in"), filled_folder(Path(".")):
+        pass
 
 
 # --- the CPU target -------------------------------------------------------------------------------------------------------

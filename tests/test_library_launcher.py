@@ -25,6 +25,7 @@ def _load(name):
 
 
 cases = _load("library_cases")
+long = pytest.mark.skipif(not os.environ.get("EVO_L2_SOAK"), reason="takes long: EVO_L2_SOAK=1")
 N_SMS = 132
 SHAPES = ((256, 384, 512, 1), (1024, 1024, 4096, 1), (40, 72, 136, 3), (8192, 64, 64, 1))
 ZEROED = """\
@@ -371,6 +372,52 @@ def test_arrays_of_cupy_reach_the_kernel_and_everything_else_reaches_the_vendor(
     assert [call["entry"] for call in launched] == ["hgemm", "add_splits"] * 2
     assert launched[0]["parameters"][:3] == [(x).to_bytes(8, "little").hex() for x in (A, B, 0x60000000000)]
     assert {call["stream"] for call in launched} == {0x99}
+
+
+TORCH = """
+import contextlib, json, math, sys, types
+sys.path.insert(0, sys.argv[1])
+import torch
+from evo_hgemm import _launcher, torch_op
+from evo_hgemm._products import check_shapes
+plain = torch.empty
+
+def aligned(shape, dtype, device=None):
+    n_bytes = (shape if isinstance(shape, int) else math.prod(shape)) * dtype.itemsize
+    memory = plain(n_bytes + 256, dtype=torch.uint8)
+    first = -memory.data_ptr() % 256
+    found = memory[first : first + n_bytes].view(dtype)
+    return found if isinstance(shape, int) else found.view(shape)
+
+# A tensor of the host in the place of a card's: what is launched is written down, and not done.
+torch.empty = aligned
+torch.cuda.device = lambda device: contextlib.nullcontext()
+torch.cuda.current_stream = lambda: types.SimpleNamespace(cuda_stream=0x99)
+torch_op._check = lambda a, b: check_shapes(a.shape, b.shape)
+torch_op.kernels_on = lambda index: _launcher.kernels_on(0)
+op = torch_op._matmul._init_fn
+m, n, k, _ = json.loads(sys.stdin.read())
+a, b = aligned((m, k), torch.float16).fill_(1), aligned((k, n), torch.float16).fill_(1)
+c = op(a, b, "fp32")
+print(json.dumps([list(c.shape), a.data_ptr(), b.data_ptr(), c.data_ptr()]))
+# Transposed in memory, and of another shape: by torch, whose results are real.
+print(bool((op(a, b.T.contiguous().T, "fp32") == k).all()), bool((op(a[:3], b, "fp32") == k).all()))
+"""
+
+
+@long
+def test_tensors_of_torch_reach_the_kernel_and_everything_else_reaches_the_vendor(driver):
+    pytest.importorskip("torch")
+    chosen = product_with_workspace()
+    out, _ = driver.run(TORCH, driver.package, text=json.dumps(chosen.sizes))
+    (shape, *addresses), vendor = json.loads(out.splitlines()[0]), out.splitlines()[1]
+    assert shape == [chosen.sizes[0], chosen.sizes[1]]
+    assert vendor == "True True"
+    first, second = of_kind(driver.log(), "launch")
+    a, b, c = ((address).to_bytes(8, "little").hex() for address in addresses)
+    assert (first["entry"], first["parameters"][:2], first["stream"]) == ("hgemm", [a, b], 0x99)
+    assert (second["entry"], second["parameters"][1]) == ("add_splits", c)
+    assert not of_kind(driver.log(), "allocate")
 
 
 CUBLAS = """

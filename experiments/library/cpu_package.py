@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 from collections.abc import Sequence
@@ -19,8 +18,9 @@ from evo_l2.targets.cpu.compiler import Compiler
 from evo_l2.targets.cpu.prepare import prepare
 from evo_l2.targets.cpu.toolchain import Toolchain, find_toolchain
 from experiments.library.checking import compile_c
+from experiments.library.documents import documents
 from experiments.library.instructions import instructions_of, supports_in_c
-from experiments.library.rows import BuiltKernel, Row, file_name, table_csv, table_json, table_markdown
+from experiments.library.rows import BuiltKernel, Row, file_name, table_json
 from experiments.library.templates import filled
 from experiments.library.winners import Winner
 
@@ -230,35 +230,19 @@ def _compile(c_folder: Path, rows: Sequence[Row], tools: _Tools) -> None:
 def _documents(
     folder: Path, environment: Environment, rows: Sequence[Row], needed: Sequence[str], tools: _Tools
 ) -> dict[Path, str]:
-    processor = environment.identity.get("processor", "a processor")
-    winner = rows[0].winner
-    m, n, k, batch = winner.sizes
-    values = {
-        "PROCESSOR": processor,
-        "KEY": environment.key,
-        "TABLE": table_markdown(rows),
-        "INSTRUCTIONS": " ".join(needed) or "none beyond those of every processor of its kind",
-        "COMPILER": tools.version,
-        "FACTS": "\n".join(f"| {key} | {value} |" for key, value in sorted(environment.identity.items())),
-        "M": str(m),
-        "N": str(n),
-        "K": str(k),
-        "BATCH": str(batch),
-        "LAYOUT": winner.layout.upper(),
-        "SUMS": winner.sums.upper(),
-        "VERSION": __version__,
-    }
-    project = {
-        "DISTRIBUTION": f"evo-hgemm-cpu-{environment.key[:8]}",
-        "VERSION": __version__,
-        "DESCRIPTION": "Half-precision matrix products for one processor, with numpy's BLAS for everything else",
-        "PACKAGE": _PACKAGE,
-        "DEPENDENCIES": '"numpy>=2.0"',
-        "MACHINE": os.uname().machine,
-    }
-    return {
-        folder / "README.md": filled("cpu/README.md", values),
-        folder / "table.csv": table_csv(rows, environment, BASELINE),
-        folder / "LICENSE.md": filled("both/LICENSE.md", {"HOLDER": "2026 the evo-l2 authors", "PACKAGE": _PACKAGE}),
-        folder / "pyproject.toml": filled("both/pyproject.toml", project),
-    }
+    return documents(
+        folder,
+        environment,
+        rows,
+        package=_PACKAGE,
+        distribution=f"evo-hgemm-cpu-{environment.key[:8]}",
+        description="Half-precision matrix products for one processor, with numpy's BLAS for everything else",
+        dependencies=("numpy>=2.0",),
+        baseline=BASELINE,
+        template="cpu/README.md",
+        facts={
+            "PROCESSOR": environment.identity.get("processor", "a processor"),
+            "INSTRUCTIONS": " ".join(needed) or "none beyond those of every processor of its kind",
+            "COMPILER": tools.version,
+        },
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ from evo_l2.targets.cuda.plan import plan
 from evo_l2.targets.cuda.prepare import prepare
 from experiments.library.checking import compile_c
 from experiments.library.cuda_tables import CudaProduct, c_table, check_launchable, workspace_offsets
-from experiments.library.rows import BuiltKernel, Row, file_name, table_csv, table_json, table_markdown
+from experiments.library.documents import documents
+from experiments.library.rows import BuiltKernel, Row, file_name, table_json
 from experiments.library.templates import filled
 from experiments.library.winners import Winner
 
@@ -187,37 +187,19 @@ def _example(winners: Sequence[Winner]) -> dict[str, str]:
 
 def _documents(folder: Path, environment: Environment, rows: Sequence[Row], card: Card, compiler: str) -> dict[Path, str]:
     name = environment.identity.get("card", card.name)
-    m, n, k, _ = rows[0].winner.sizes
-    facts = "\n".join(f"| {key} | {value} |" for key, value in sorted(environment.identity.items()))
-    values = {
-        "CARD": name,
-        "ARCH": card.arch,
-        "CAPABILITY": ".".join(map(str, card.compute_capability)),
-        "KEY": environment.key,
-        "COMPILER": compiler,
-        "BASELINE": BASELINE,
-        "FACTS": facts,
-        "TABLE": table_markdown(rows),
-        "M": str(m),
-        "N": str(n),
-        "K": str(k),
-        "VERSION": __version__,
-    }
-    words = "-".join(name.lower().replace("nvidia", "").split()) or "card"
-    project = {
-        "DISTRIBUTION": f"evo-hgemm-{''.join(c if c.isalnum() else '-' for c in words)}-{environment.key[:8]}",
-        "VERSION": __version__,
-        "DESCRIPTION": f"Half-precision matrix products for {name}, with cuBLAS for everything else",
-        "PACKAGE": _PACKAGE,
-        "DEPENDENCIES": "",
-        "MACHINE": os.uname().machine,
-    }
-    return {
-        folder / "README.md": filled("cuda/README.md", values),
-        folder / "table.csv": table_csv(rows, environment, BASELINE),
-        folder / "LICENSE.md": filled("both/LICENSE.md", {"HOLDER": "2026 the evo-l2 authors", "PACKAGE": _PACKAGE}),
-        folder / "pyproject.toml": filled("both/pyproject.toml", project),
-    }
+    capability = ".".join(map(str, card.compute_capability))
+    return documents(
+        folder,
+        environment,
+        rows,
+        package=_PACKAGE,
+        distribution=f"evo-hgemm-{card.name}-{environment.key[:8]}",
+        description=f"Half-precision matrix products for {name}, with cuBLAS for everything else",
+        dependencies=(),
+        baseline=BASELINE,
+        template="cuda/README.md",
+        facts={"CARD": name, "ARCH": card.arch, "CAPABILITY": capability, "COMPILER": compiler},
+    )
 
 
 def _compile_launcher(c_folder: Path, include_dirs: Sequence[Path]) -> None:

@@ -25,6 +25,9 @@ def check_free(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         hint = "-o with a new folder"
         raise ConfigurationError(f"{folder} is not empty", expected="an empty folder", found="files", hint=hint)
+    if folder.is_dir() and folder.samefile("."):
+        # It would be replaced, and whoever stands in it would stand in no folder.
+        raise ConfigurationError(f"{folder} cannot be made", expected="a new folder", found="the one that you are in")
 
 
 @contextlib.contextmanager
@@ -37,16 +40,16 @@ def filled_folder(folder: Path) -> Iterator[Path]:
     """
     check_free(folder)
     try:
-        parent = folder.absolute().parent
+        parent = folder.resolve().parent
         parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=parent))
+        work = Path(tempfile.mkdtemp(prefix=f".{folder.resolve().name}-", dir=parent))
     except OSError as error:
         raise _unwritable(folder, error) from error
     try:
         work.chmod(0o755)
         yield work
         check_free(folder)
-        os.replace(work, folder)
+        os.replace(work, folder.resolve())
     except OSError as error:
         raise _unwritable(folder, error) from error
     finally:
@@ -54,6 +57,6 @@ def filled_folder(folder: Path) -> Iterator[Path]:
 
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:
-    hint = f"df -h {folder.absolute().parent}, or -o with another folder"
+    hint = f"df -h {folder.resolve().parent}, or -o with another folder"
     found = error.strerror or str(error)
     return StorageError(f"{folder} cannot be filled", expected="a folder that may be written", found=found, hint=hint)
