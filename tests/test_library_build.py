@@ -199,7 +199,9 @@ def test_the_library_of_a_cpu_passes_its_own_tests_and_holds_what_won(cpu_librar
         ("nt", BATCHED): NT["vectorised"].digest,
     }  # fmt: skip
     assert "4 products for" in output
-    assert "nn 5 x 6 x 7 x 3: no winner, left to the vendor's library" in output
+    assert output.endswith(f"next: pip install {folder}\n")
+    assert build._for_pip(Path("a b")) == "'./a b'"
+    assert "nn 5 x 6 x 7, batch 3: no winner, left to numpy" in output
     assert " skipped" not in output
     assert "(not the machine code that was measured)" in output
     rows = list(csv.DictReader((folder / "table.csv").open()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,11 +104,20 @@ def _print(
     for row in rows:
         low, high = row.winner.estimate.interval
         mark = "" if row.is_as_measured else "  (not the machine code that was measured)"
-        shape = " x ".join(map(str, row.winner.sizes[:3]))
-        batch = f", batch {row.winner.sizes[3]}" if row.winner.sizes[3] > 1 else ""
         speedup = f"{row.winner.estimate.speedup:.3f}x ({low:.3f} to {high:.3f})"
-        click.echo(f"  {row.winner.layout} {row.winner.sums} {shape}{batch}: {row.kernel.name}, {speedup}{mark}")
+        click.echo(f"  {row.winner.layout} {row.winner.sums} {_shape(row.winner.sizes)}: {row.kernel.name}, {speedup}{mark}")
+    other = "cuBLAS" if environment.target == "cuda" else "numpy"
     for layout, sizes in missing:
-        click.echo(f"  {layout} {' x '.join(map(str, sizes))}: no winner, left to the vendor's library")
+        click.echo(f"  {layout} {_shape(sizes)}: no winner, left to {other}")
     skipped = f", {checked.n_skipped} skipped (they need a card, cupy or torch)" if checked.n_skipped else ""
-    click.echo(f"its tests: {checked.n_passed} passed{skipped}; next: pip install {folder}")
+    click.echo(f"its tests: {checked.n_passed} passed{skipped}; next: pip install {_for_pip(folder)}")
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    """`256 x 256 x 256`, with the batch where there is one."""
+    return " x ".join(map(str, sizes[:3])) + (f", batch {sizes[3]}" if sizes[3] > 1 else "")
+
+
+def _for_pip(folder: Path) -> str:
+    """As pip takes a folder: a bare name is that of a package in a registry."""
+    return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")

@@ -104,7 +104,7 @@ def table_csv(rows: Sequence[Row], environment: Environment, baseline: str) -> s
 
 
 def table_markdown(rows: Sequence[Row]) -> str:
-    """The table of the README."""
+    """The table of the README, with its footnotes."""
     lines = [
         "| layout | sums | M | N | K | batch | speed-up, its 95 % interval | kernel, µs | baseline, µs | sessions | kernel |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -112,13 +112,13 @@ def table_markdown(rows: Sequence[Row]) -> str:
     for row in rows:
         winner, (low, high) = row.winner, row.winner.estimate.interval
         m, n, k, batch = winner.sizes
-        speedup = f"{winner.estimate.speedup:.3f} ({low:.3f} to {high:.3f})"
+        speedup = f"{winner.estimate.speedup:.3f} ({low:.3f} to {high:.3f})" + ("" if low > 1 else " ¹")
         times = f"{winner.kernel_us:.4g} | {winner.baseline_us:.4g} | {winner.n_sessions}"
-        name = f"`{row.kernel.name}`" + ("" if row.is_as_measured else " ¹")
+        name = f"`{row.kernel.name}`" + ("" if row.is_as_measured else " ²")
         lines.append(f"| {winner.layout} | {winner.sums} | {m} | {n} | {k} | {batch} | {speedup} | {times} | {name} |")
+    notes = []
+    if not all(row.winner.estimate.log_low > 0 for row in rows):
+        notes.append("¹ Not shown to win: the interval does not lie above 1. The library was asked for with `--all`.")
     if not all(row.is_as_measured for row in rows):
-        lines += [
-            "",
-            "¹ The machine code is not the one that was measured: another compiler built it, or for another machine.",
-        ]
-    return "\n".join(lines)
+        notes.append("² Not the machine code that was measured: another compiler built it, or for another machine.")
+    return "\n".join(lines + [line for note in notes for line in ("", note)])
