@@ -67,18 +67,21 @@ def run_tests(folder: Path) -> Checked:
         ToolchainError: One of them fails; names the first.
     """
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "tests"]
-    environ = {**os.environ, "PYTHONPATH": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1"}
-    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_XDIST_WORKER"):
+    path = os.pathsep.join([str(folder.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         environ.pop(name, None)
     try:
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=_TESTS_S)
     except subprocess.TimeoutExpired as error:
         raise ToolchainError("the library is not right", expected="its tests to end", found=f"{_TESTS_S:.0f} s") from error
-    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)", done.stdout.splitlines()[-1])}
+    lines = (done.stdout + done.stderr).strip().splitlines() or ["nothing"]
+    summary = next((line for line in reversed(lines) if " passed" in line), "")
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|skipped)", summary)}
     if done.returncode != 0 or not counts.get("passed"):
-        failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "E  "))]
-        found = failures[0] if failures else (done.stdout + done.stderr).strip().splitlines()[-1]
-        if is_out_of_space(done.stdout + done.stderr):
+        failures = [line for line in lines if line.startswith(("FAILED", "ERROR", "E  "))]
+        found = " ".join((failures[0] if failures else lines[-1]).split())
+        if is_out_of_space("\n".join(lines)):
             raise OSError(found)
         raise ToolchainError("the library is not right", expected="its own tests to pass", found=found[:300])
     return Checked(counts["passed"], counts.get("skipped", 0))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from evo_l2.errors import ConfigurationError, StorageError
 
@@ -47,13 +50,31 @@ def filled_folder(folder: Path) -> Iterator[Path]:
         raise _unwritable(folder, error) from error
     try:
         work.chmod(0o755)
-        yield work
+        with _interruptible():
+            yield work
         check_free(folder)
         os.replace(work, folder.resolve())
     except OSError as error:
         raise _unwritable(folder, error) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """What asks the process to end raises `KeyboardInterrupt`, as Ctrl-C does, so that things are put in order."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:

@@ -146,7 +146,9 @@ def _of_problem(
     layouts = [layout for layout in definition["layouts"] if any(wanted.takes(layout, case) for case in cases)]
     most = 1 if len(cases) == 1 else _MOST_KERNELS
     seen: Counter[str] = Counter()
-    for kernel, identity, build in _standings(store, environment, problem_id):
+    for kernel, identity, build, log_low in _standings(store, environment, problem_id):
+        if len(cases) == 1 and log_low <= 0 and not wanted.with_slower and seen.total():
+            return
         layout = kernel.launch.layout
         if layout not in layouts or seen[layout] >= most:
             continue
@@ -174,8 +176,8 @@ def _of_problem(
             return
 
 
-def _standings(store: Store, environment: str, problem_id: int) -> Iterator[tuple[Kernel, str, str | None]]:
-    """Kernel, identity and build of every standing, the highest lower bound first."""
+def _standings(store: Store, environment: str, problem_id: int) -> Iterator[tuple[Kernel, str, str | None, float]]:
+    """Kernel, identity, build and lower bound of every standing, the highest bound first."""
     low, digest = _HIGHER, ""
     while True:
         rows = store.read(
@@ -186,7 +188,7 @@ def _standings(store: Store, environment: str, problem_id: int) -> Iterator[tupl
             (environment, problem_id, low, low, digest, _PAGE),
         )
         for source, target, digest, low, identity, build in rows:  # noqa: B007
-            yield Kernel(load_text(source), target), identity, build
+            yield Kernel(load_text(source), target), identity, build, low
         if len(rows) < _PAGE:
             return
 
