@@ -242,6 +242,15 @@ def test_what_is_generated_passes_the_linter_of_this_project(cpu_library):
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("kind", ["gcc", "clang"])
+def test_compilers_have_nothing_to_say_of_the_dispatcher(cpu_library, kind):
+    compiler = shutil.which(kind)
+    if compiler is None:
+        pytest.skip(f"no {kind}")
+    words = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-c", "-o", "/dev/null", "evo_hgemm_cpu.c"]
+    subprocess.run([compiler, *words], cwd=cpu_library[0] / "evo_hgemm_cpu" / "c", check=True)
+
+
 def test_the_library_needs_nothing_of_this_project(cpu_library, tmp_path):
     program = (
         "import sys, numpy as np\nimport evo_hgemm_cpu\n"

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -187,6 +188,16 @@ def test_every_seed_is_launched_as_its_plan_says(driver, asked, place, own):
             assert call["shared"] == launch.shared_bytes
             assert call["attributes"] == ([[4, *launch.cluster]] if launch.cluster is not None else [])
             assert call["parameters"] == expected_parameters(launch, planned, scratch, numbers)
+
+
+@pytest.mark.parametrize("kind", ["gcc", "clang"])
+def test_compilers_have_nothing_to_say_of_the_launcher(driver, cuda_wheels, kind):
+    compiler = shutil.which(kind)
+    if compiler is None:
+        pytest.skip(f"no {kind}")
+    includes = [f"-I{path}" for path in cuda_wheels.include_dirs]
+    words = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", *includes, "-c", "-o", "/dev/null", "evo_hgemm.c"]
+    subprocess.run([compiler, *words], cwd=driver.package / "evo_hgemm" / "c", check=True)
 
 
 def test_the_seeds_have_all_that_a_launcher_may_be_asked_for(asked):

@@ -221,8 +221,8 @@ def _compile(c_folder: Path, rows: Sequence[Row], tools: _Tools) -> None:
         for command in _kernel_commands(row, tools):
             compile_c(command, c_folder, f"kernel {row.kernel.name}")
     objects = _objects(rows)
-    end = ("-shared", "-Wl,--build-id=none", "-o", "../libevo_hgemm_cpu.so", "evo_hgemm_cpu.c", *objects, "-lm")
-    compile_c((tools.compiler, *_LIBRARY_FLAGS, *end), c_folder, "the library")
+    linked = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,libevo_hgemm_cpu.so", "-o", "../libevo_hgemm_cpu.so")
+    compile_c((tools.compiler, *_LIBRARY_FLAGS, *linked, "evo_hgemm_cpu.c", *objects, "-lm"), c_folder, "the library")
     for name in objects:
         (c_folder / name).unlink()
 

@@ -213,6 +213,7 @@ def _compile_launcher(c_folder: Path, include_dirs: Sequence[Path]) -> None:
         hint = "pip install nvidia-cuda-runtime, or set CUDA_HOME"
         raise ToolchainError("the launcher cannot be built", expected="cuda.h in the toolkit", found="none", hint=hint)
     flags = ("-O2", "-g0", "-std=gnu11", "-Wall", "-Wextra", "-fPIC", "-Wl,--build-id=none", f"-I{headers[0]}")
+    name = "-Wl,-soname,libevo_hgemm.so"
     compiler = str(find_toolchain().compiler)
-    command = (compiler, *flags, "-shared", "-o", "../libevo_hgemm.so", "evo_hgemm.c", "-ldl")
+    command = (compiler, *flags, "-shared", name, "-o", "../libevo_hgemm.so", "evo_hgemm.c", "-ldl")
     compile_c(command, c_folder, "the launcher")
