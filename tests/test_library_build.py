@@ -144,8 +144,8 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
         fill(OSError(28, "No space left on device"))
     with pytest.raises(KeyboardInterrupt):
         fill(KeyboardInterrupt)
-    assert list((tmp_path / "new").iterdir()) == []
-    (tmp_path / "new" / "lib").mkdir()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "new" / "lib").mkdir(parents=True)
     with filled_folder(tmp_path / "new" / "lib") as work:
         (work / "whole").write_text("whole")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["lib"]

@@ -42,8 +42,9 @@ def filled_folder(folder: Path) -> Iterator[Path]:
         StorageError: It cannot be written.
     """
     check_free(folder)
+    parent = folder.resolve().parent
+    new = [path for path in (parent, *parent.parents) if not path.exists()]
     try:
-        parent = folder.resolve().parent
         parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{folder.resolve().name}-", dir=parent))
     except OSError as error:
@@ -58,6 +59,10 @@ def filled_folder(folder: Path) -> Iterator[Path]:
         raise _unwritable(folder, error) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        for path in new:
+            # Those above the folder, where it did not come to be.
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 @contextlib.contextmanager
