@@ -217,7 +217,7 @@ def test_opening_loads_every_cubin_and_asks_for_the_most_shared_memory_of_each_e
         for launch in plan(winner.kernel, winner.hgemm, winner.sizes, N_SMS).launches:
             wanted[module, launch.entry] = max(wanted.get((module, launch.entry), 0), launch.shared_bytes)
     found = {(call["module"], call["entry"]): call["value"] for call in of_kind(opened, "attribute")}
-    assert found == {place: n_bytes for place, n_bytes in wanted.items() if n_bytes > 48 * 1024}
+    assert found == {place: n_bytes for place, n_bytes in wanted.items() if n_bytes > 0}
     assert found
     assert {call["attribute"] for call in of_kind(opened, "attribute")} == {8}
 
