@@ -19,6 +19,7 @@ import click
 from evo_l2 import __version__
 from experiments.archive_commands import archive
 from experiments.command import INTERRUPTED, db_argument, guarded, json_option
+from experiments.library_commands import library
 from experiments.origins import foreign_packages
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def main() -> None:
 
 
 main.add_command(archive)
+main.add_command(library)
 
 
 @main.command()

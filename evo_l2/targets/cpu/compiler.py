@@ -127,7 +127,7 @@ class Compiler:
             ToolchainError: The compiler is gone or broken.
             StorageError: The cache cannot be written.
         """
-        flags = self._flags(kernel.launch.flags)
+        flags = self.flags(kernel)
         entry = shim(kernel, problem)
         parts = [_FORMAT, kernel.source, entry, *flags, *_LINK, self._toolchain.version, self._processor]
         kept = self._cache.obtain(key_of(parts), lambda work: self._build(kernel, entry, flags, work))
@@ -135,6 +135,10 @@ class Compiler:
             return kept.verdict
         library, kernel_object = (kept.folder / name for name in _PRODUCTS)
         return Built(library, kernel_object, kept.seconds, kept.log, int(kept.facts["stack_bytes"]))
+
+    def flags(self, kernel: Kernel) -> tuple[str, ...]:
+        """What a kernel is compiled with, that which it asks for among it."""
+        return self._flags(kernel.launch.flags)
 
     def _flags(self, asked: tuple[str, ...]) -> tuple[str, ...]:
         extra = (*_BY_KIND.get(self._toolchain.kind, ()), *_BY_MACHINE.get(platform.machine(), ()))
