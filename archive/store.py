@@ -10,9 +10,10 @@ from typing import Any
 
 from archive.codec import dump, load, load_environment, load_schema, now, store_schema
 from archive.database import Database, open_database
-from archive.reading import read_evaluation
+from archive.reading import read_calls, read_evaluation
 from archive.rows import Scope, rebuild_standings
 from archive.run import RunHandle, RunInfo
+from evo_l2.contracts import ModelCall
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Environment, Evaluation
 from evo_l2.problem import Problem
@@ -199,6 +200,11 @@ class Store:
     def evaluation(self, problem_key: str, environment_key: str, digest: str) -> Evaluation | None:
         """The verdict of a kernel with its first session, whichever run brought it; None where there is none."""
         return read_evaluation(self._database, problem_key, environment_key, digest)
+
+    def model_calls(self, run_name: str, index: int) -> tuple[ModelCall, ...]:
+        """The model calls of one candidate, in order; empty where there are none, or no such run."""
+        rows = self._database.read("SELECT id FROM runs WHERE name = ?", (run_name,))
+        return tuple(read_calls(self._database, rows[0][0], index, index).get(index, ())) if rows else ()
 
     def rebuild(self) -> None:
         """Works out all standings (what `v_elites` and `v_best` show) from verdicts and sessions again.

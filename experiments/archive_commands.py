@@ -57,12 +57,65 @@ def show(db: Path, digest: str, as_json: bool) -> None:
 @archive.command()
 @db_argument
 @click.option("--to", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="An empty folder.")
-@click.option("-n", "--count", type=click.IntRange(1), help="The best COUNT kernels instead of one a cell.")
-@click.option("--run", "run_name", help="The run; the last when left out.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["kernels", "sft", "dpo", "kto", "grpo", "contrastive"]),
+    default="kernels",
+    show_default=True,
+    help="Kernel files, or rows to train a model on.",
+)
+@click.option("-n", "--count", type=click.IntRange(1), help="kernels: the best COUNT instead of one a cell.")
+@click.option("--run", "run_name", help="The run. kernels: the last when left out; rows: all when left out.")
+@click.option(
+    "--layout",
+    type=click.Choice(["trl", "verl", "openrlhf"]),
+    default="trl",
+    show_default=True,
+    help="rows: whose columns.",
+)
+@click.option("--per-cell", type=click.IntRange(1), default=32, show_default=True, help="rows: most of one cell.")
+@click.option(
+    "--per-root", type=click.IntRange(1), default=256, show_default=True, help="rows: most that go back to one seed."
+)
+@click.option(
+    "--split",
+    "split_by",
+    type=click.Choice(["both", "lineage", "shape"]),
+    default="both",
+    show_default=True,
+    help="rows: what no two splits share.",
+)
+@click.option("--licence", default="unknown", show_default=True, help="rows: SPDX identifier of the archive's own kernels.")
+@click.option(
+    "--prompt-tokens", type=click.IntRange(1), default=4096, show_default=True, help="rows: longest prompt written."
+)
 @json_option
 @guarded
-def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_json: bool) -> None:
-    """Write the elites as files, with kernels.jsonl beside them."""
-    from experiments.listing import export_kernels
+def export(
+    db: Path,
+    folder: Path,
+    form: str,
+    count: int | None,
+    run_name: str | None,
+    layout: str,
+    per_cell: int,
+    per_root: int,
+    split_by: str,
+    licence: str,
+    prompt_tokens: int,
+    as_json: bool,
+) -> None:
+    """Write the elites as files, or training data as JSONL and Parquet with a dataset card."""
+    if form == "kernels":
+        from experiments.listing import export_kernels
 
-    export_kernels(db, folder, run_name, count, as_json=as_json)
+        export_kernels(db, folder, run_name, count, as_json=as_json)
+        return
+    from archive.training_data import Options
+    from experiments.datasets_out import export_rows
+
+    if count is not None:
+        raise click.UsageError("--count is for --format kernels; rows are bounded by --per-cell and --per-root")
+    options = Options(form, layout, run_name, per_cell, per_root, split_by, licence)
+    export_rows(db, folder, options, prompt_tokens, as_json=as_json)
