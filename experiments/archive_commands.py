@@ -87,9 +87,7 @@ def show(db: Path, digest: str, as_json: bool) -> None:
     help="rows: what no two splits share.",
 )
 @click.option("--licence", default="unknown", show_default=True, help="rows: SPDX identifier of the archive's own kernels.")
-@click.option(
-    "--prompt-tokens", type=click.IntRange(1), default=4096, show_default=True, help="rows: longest prompt written."
-)
+@click.option("--prompt-tokens", type=click.IntRange(1), default=4096, show_default=True, help="rows: longest prompt.")
 @json_option
 @guarded
 def export(

@@ -18,7 +18,7 @@ def export_rows(db: Path, folder: Path, options: Options, prompt_tokens: int, *,
 
     Raises:
         ConfigurationError: The options do not fit together.
-        StorageError: The database cannot be read, holds nothing for this form, or the folder is not empty or cannot be written.
+        StorageError: The database cannot be read, holds nothing for this form, or the folder cannot be used.
     """
     renderer = PromptRenderer(prompt_tokens)
     with Store.open(db, create=False) as store:

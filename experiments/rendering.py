@@ -47,7 +47,7 @@ class PromptRenderer:
     """Every refusal is a few words about the kernel; see `archive.training_data.rendering.Renderer`.
 
     Args:
-        prompt_tokens: Longest prompt, by `count_tokens`; longer sources are sliced.
+        prompt_tokens: Longest prompt, by `count_tokens`, for each kernel that it shows; longer sources are sliced.
 
     Raises:
         ConfigurationError: The budget is not positive.
@@ -84,7 +84,8 @@ class PromptRenderer:
         # The same parents are sliced alike, whatever is asked for and whenever.
         seed = np.random.SeedSequence(int(parents[0].kernel.digest[:16], 16))
         request = Request(0, name, tuple(parents), (), seed)
-        prompt = render(problem, request, template, self.count_tokens, self._prompt_tokens)
+        budget = self._prompt_tokens * len(parents)
+        prompt = render(problem, request, template, self.count_tokens, budget)
         self._prompts[key] = prompt
         return prompt
 
@@ -132,7 +133,7 @@ class PromptRenderer:
         try:
             prompt = self._ask(definition, exemplars, CONTRAST, "contrast")
         except EvoL2Error:
-            return f"its exemplars do not fit in {self._prompt_tokens} tokens"
+            return f"its exemplars do not fit in {self._prompt_tokens} tokens each"
         return prompt if isinstance(prompt, str) else Rendered("rewrite", prompt, text)
 
 

@@ -125,6 +125,10 @@ class Workshop:
             "evidence": self.evidence(fact),
         }
 
+    def over_baseline(self, fact: Fact) -> dict[str, Any]:
+        """What takes the place of reward and gain where the prompt shows no parent."""
+        return {"reward": reward(fact, None), "gain": None, "gain_low": None, "gain_high": None}
+
     def of_kernel(self, fact: Fact) -> dict[str, Any]:
         """All that is known of a candidate whose kernel the row is about."""
         known = self.material.places[fact.place]

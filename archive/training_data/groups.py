@@ -275,6 +275,7 @@ def _contrast(shop: Workshop, fact: Fact, split: str, exemplars: Sequence[Fact])
         rows.append({**facts, "source": elite.kernel.source, "facts": facts})
     values = {
         **shop.of_kernel(fact),
+        **shop.over_baseline(fact),
         **shop.of_origin(fact),
         "completion": answer(found.completion),
         "exemplars": rows,

@@ -27,7 +27,8 @@ def sft(shop: Workshop) -> Iterator[Draft]:
         found = _text_of(shop, fact, opening=kind == "elite")
         split = shop.split_of(fact) if found is not None else None
         if found is not None and split is not None:
-            yield from _row(shop, fact, *found, split, {"kind": kind})
+            marks = {"kind": kind, **(shop.over_baseline(fact) if kind == "elite" else {})}
+            yield from _row(shop, fact, *found, split, marks)
 
 
 def kto(shop: Workshop) -> Iterator[Draft]:
