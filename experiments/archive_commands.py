@@ -117,3 +117,29 @@ def export(
         raise click.UsageError("--count is for --format kernels; rows are bounded by --per-cell and --per-root")
     options = Options(form, layout, run_name, per_cell, per_root, split_by, licence)
     export_rows(db, folder, options, prompt_tokens, as_json=as_json)
+
+
+@archive.command("import")
+@db_argument
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "--config", "preset", metavar="PRESET|FILE", help="Problem, target and timing; those of the last run when left out."
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replace one value of --config.")
+@click.option("--licence", help="SPDX identifier of the kernels; what the source says when left out.")
+@click.option("--dry-run", is_flag=True, help="Say what would be imported; build and write nothing.")
+@json_option
+@guarded
+def import_(
+    db: Path,
+    source: Path,
+    preset: str | None,
+    overrides: tuple[str, ...],
+    licence: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Judge kernels from elsewhere: a folder, an export of ours, or a table of extensions. Run again, it goes on."""
+    from experiments.importing import import_kernels
+
+    import_kernels(db, source, preset, overrides, licence, dry_run=dry_run, as_json=as_json)
