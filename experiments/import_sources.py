@@ -20,8 +20,10 @@ __all__ = ["Item", "Source", "read_source"]
 
 _SUFFIXES = {"cpu": ".c", "cuda": ".cu"}
 _LONGEST_FIELD = 64 * 2**20
-_NUMBERS = ("CUDA_Runtime", "PyTorch_Native_Runtime", "PyTorch_Compile_Runtime", "CUDA_Speedup_Native", "CUDA_Speedup_Compile",
-            "Max_Diff", "Level_ID", "Task_ID")  # fmt: skip
+_NUMBERS = (
+    "CUDA_Runtime", "PyTorch_Native_Runtime", "PyTorch_Compile_Runtime", "CUDA_Speedup_Native", "CUDA_Speedup_Compile",
+    "Max_Diff", "Level_ID", "Task_ID",
+)  # fmt: skip
 _WORDS = ("Op_Name", "Kernel_Name", "Correct", "Error")
 _EXPECTED = "a folder of kernels, an export of ours (folder or kernels.jsonl), or a table (.csv, .jsonl, .parquet)"
 

@@ -172,6 +172,9 @@ def resume(db: Path, run_name: str | None, observer: Observer, overrides: Sequen
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(db, create=False))
         run = store.open_run(run_name)
+        if "import" in run.config:
+            hint = f"evo-l2 archive import {db} {run.config['import'].get('source', 'SOURCE')}"
+            raise ConfigurationError(f"{run.name} is no search", expected="a run", found="an import", hint=hint)
         config = restore_config(run.config)
         if overrides:
             config = restore_config({**config.dump(), "budget": {**config.budget.model_dump(), **dict(overrides)}})
