@@ -247,6 +247,8 @@ def test_exemplars_are_slower_than_what_is_asked_for_beyond_both_intervals(archi
         assert len(row["exemplars"]) == 2
         assert [e["speedup_low"] for e in row["exemplars"]] == sorted(e["speedup_low"] for e in row["exemplars"])
         assert all(e["speedup_high"] < row["speedup_low"] for e in row["exemplars"])
+        assert row["gain_low"] < row["speedup"] / row["exemplars"][-1]["speedup"] < row["gain_high"]
+        assert row["reward"] >= 0
         assert all(e["source"].rstrip("\n") in row["prompt"][1]["content"] for e in row["exemplars"])
 
 
@@ -299,6 +301,7 @@ def test_comments_and_white_space_do_not_tell_kernels_apart_and_launches_and_val
     assert normal_source("int a  =  1 ; /* b\n c */ int d;") == normal_source("int a=1;int d;")
     assert normal_source("//! layout nn\nint a;") != normal_source("//! layout nt\nint a;")
     assert normal_source('char *s = "// no comment";') != normal_source('char *s = "";')
+    assert normal_source("#define F(x) 1") != normal_source("#define F (x) 1")
     assert normal_source("#define A 1\nint a;") != normal_source("#define A 1 int a;")
 
 
@@ -348,7 +351,13 @@ def _check_columns(form, rows):
 def test_layouts_have_the_columns_that_their_trainers_read(archive, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     with Store.open(archive) as store:
-        for form, layout in (("grpo", "verl"), ("sft", "verl"), ("grpo", "openrlhf"), ("dpo", "openrlhf")):
+        for form, layout in (
+            ("grpo", "verl"),
+            ("sft", "verl"),
+            ("grpo", "openrlhf"),
+            ("dpo", "openrlhf"),
+            ("contrastive", "verl"),
+        ):
             export_training_data(store, tmp_path / f"{form}-{layout}", Options(form, layout), PromptRenderer(4096))
     rows = pq.read_table(tmp_path / "grpo-verl" / "data" / "train.parquet").to_pylist()
     assert list(rows[0]) == ["data_source", "prompt", "ability", "reward_model", "extra_info"]
@@ -359,6 +368,9 @@ def test_layouts_have_the_columns_that_their_trainers_read(archive, tmp_path):
     assert {row["extra_info"]["split"] for row in rows} == {"train"}
     said = pq.read_table(tmp_path / "sft-verl" / "data" / "train.parquet").to_pylist()[0]["messages"]
     assert [message["role"] for message in said] == ["system", "user", "assistant"]
+    row = pq.read_table(tmp_path / "contrastive-verl" / "data" / "train.parquet").to_pylist()[0]
+    truth, exemplars = json.loads(row["reward_model"]["ground_truth"]), row["extra_info"]["exemplars"]
+    assert [parent["source"] for parent in truth["parents"]] == [one["source"] for one in reversed(exemplars)]
     row = pq.read_table(tmp_path / "grpo-openrlhf" / "data" / "train.parquet").to_pylist()[0]
     assert row["label"] == row["ground_truth"]
     assert row["datasource"] == "evo-l2/hgemm"

@@ -170,9 +170,9 @@ def _rewards(card: Card) -> str:
     text = (
         f"## Rewards\n\nVersion `{REWARD_VERSION}`, worked out from stored facts. −1: no kernel in the reply, edits that do"
         " not apply, refused, not built, or caught cheating; −0.9: a repeat; −0.8: cannot be launched; −0.6: crashed or did"
-        " not end; −0.4: wrong; right: log2 of the speed-up over the parent (over the baseline where there is no single"
-        " parent), from −0.3 to 4, and 0 within the larger of 2 % and three standard errors. What cannot be scored (an"
-        " outage, a machine that did not hold still) is no row."
+        " not end; −0.4: wrong; right: log2 of the speed-up over the parent (over the fastest exemplar in contrastive"
+        " rows, over the baseline where there is neither), from −0.3 to 4, and 0 within the larger of 2 %"
+        " and three standard errors. What cannot be scored (an outage, a machine that did not hold still) is no row."
     )
     if card.form == "grpo":
         text += (

@@ -71,7 +71,11 @@ _OF_KERNEL = (
     ),
     Column("speedup_low", "real", "Lower end of its 95 % interval."),
     Column("speedup_high", "real", "Upper end."),
-    Column("gain", "real", "Parent's time over the kernel's; null without one parent that has a time."),
+    Column(
+        "gain",
+        "real",
+        "Time of the parent (or of the fastest exemplar) over the kernel's; null where the prompt shows neither.",
+    ),
     Column("gain_low", "real", "Lower end of its 95 % interval."),
     Column("gain_high", "real", "Upper end."),
     Column(

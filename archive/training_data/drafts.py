@@ -127,7 +127,11 @@ class Workshop:
 
     def over_baseline(self, fact: Fact) -> dict[str, Any]:
         """What takes the place of reward and gain where the prompt shows no parent."""
-        return {"reward": reward(fact, None), "gain": None, "gain_low": None, "gain_high": None}
+        return self.over(fact, None)
+
+    def over(self, fact: Fact, shown: Estimate | None) -> dict[str, Any]:
+        """Reward and gain over the kernel that the prompt shows in the parent's place."""
+        return {"reward": reward(fact, shown), **_gain(fact.estimate, shown)}
 
     def of_kernel(self, fact: Fact) -> dict[str, Any]:
         """All that is known of a candidate whose kernel the row is about."""

@@ -14,7 +14,7 @@ from archive.training_data.facts import Fact, Place
 from archive.training_data.normal import normal_text
 from archive.training_data.rendering import Rendered
 from archive.training_data.rewards import REWARD_VERSION, reward
-from evo_l2.contracts import Elite, Message, Outcome
+from evo_l2.contracts import Message, Outcome
 from evo_l2.evaluation import rank
 
 __all__ = ["contrastive", "dpo", "grpo"]
@@ -27,84 +27,101 @@ _N_EXEMPLARS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """One candidate of a group as a reply to the group's prompt."""
+class _Member:
+    """One candidate of a family and its reward."""
 
     fact: Fact
-    text: str
     reward: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Replies to one prompt, the best first."""
+class _Family:
+    """The children of the same parents whose replies have one form, the best first."""
 
     place: Place
     parents: tuple[str, ...]
     form: str
-    prompt: tuple[Message, ...]
-    prompt_from: str
-    answers: tuple[_Answer, ...]
+    members: tuple[_Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two children of one family."""
+
+    family: _Family
+    better: _Member
+    worse: _Member
+    kind: str
 
 
 def dpo(shop: Workshop) -> Iterator[Draft]:
     """Pairs within one prompt: every failure against a right sibling, the faster half against the slower."""
-    pairs = [(group, pair) for group in _groups(shop) for pair in _pairs(shop, group)]
-    pairs.sort(key=lambda item: (-(item[1][0].reward - item[1][1].reward), item[1][0].fact.key, item[1][1].fact.key))
-    for group, (better, worse, kind) in balanced(shop, ((item, item[1][0].fact) for item in pairs)):
-        split = shop.split_of(better.fact, worse.fact)
-        if split is None:
+    pairs = [pair for family in _families(shop) for pair in _pairs(shop, family)]
+    pairs.sort(key=lambda pair: (pair.worse.reward - pair.better.reward, pair.better.fact.key, pair.worse.fact.key))
+    for pair in balanced(shop, ((pair, pair.better.fact) for pair in pairs)):
+        split = shop.split_of(pair.better.fact, pair.worse.fact)
+        said = _answers(shop, pair.family, (pair.better, pair.worse)) if split is not None else None
+        if split is None or said is None or len(said.texts) < 2:
             continue
+        (_, better), (_, worse) = said.texts
         values = {
-            **shop.of_origin(better.fact),
-            "chosen": answer(better.text),
-            "rejected": answer(worse.text),
-            "margin": better.reward - worse.reward,
-            "pair_kind": kind,
-            "form": group.form,
-            "prompt_from": group.prompt_from,
+            **shop.of_origin(pair.better.fact),
+            "chosen": answer(better),
+            "rejected": answer(worse),
+            "margin": pair.better.reward - pair.worse.reward,
+            "pair_kind": pair.kind,
+            "form": pair.family.form,
+            "prompt_from": said.prompt_from,
             "reward_version": REWARD_VERSION,
-            "chosen_facts": shop.facts(better.fact),
-            "rejected_facts": shop.facts(worse.fact),
+            "chosen_facts": shop.facts(pair.better.fact),
+            "rejected_facts": shop.facts(pair.worse.fact),
         }
-        draft = shop.finish(values, split, group.prompt, [better.text, worse.text])
+        draft = shop.finish(values, split, said.prompt, [better, worse])
         if draft is not None:
             yield draft
 
 
 def grpo(shop: Workshop) -> Iterator[Draft]:
     """A prompt for every parent that was tried, with the replies that are known."""
-    found = [(group, shop.material.right(group.place, group.parents[0])) for group in _groups(shop)]
-    groups = [(group, parent) for group, parent in found if parent is not None]
-    groups.sort(key=lambda item: (-len({answer.reward for answer in item[0].answers}), item[1].key, item[0].form))
-    for group, parent in balanced(shop, ((item, item[1]) for item in groups)):
-        split = shop.split_of(parent, *(answer.fact for answer in group.answers))
-        if split is None:
+    found = [(family, shop.material.right(family.place, family.parents[0])) for family in _families(shop)]
+    families = [(family, parent) for family, parent in found if parent is not None]
+    families.sort(key=lambda item: (-len({one.reward for one in item[0].members}), item[1].key, item[0].form))
+    for family, parent in balanced(shop, ((item, item[1]) for item in families)):
+        split = shop.split_of(parent, *(member.fact for member in family.members))
+        said = _answers(shop, family, _both_ends(shop, family.members)) if split is not None else None
+        if split is None or said is None or not said.texts:
             continue
-        known = group.answers[:_MOST_KNOWN]
         values = {
-            **shop.of_origin(known[0].fact),
-            "ground_truth": json.dumps(_ground_truth(shop, group), sort_keys=True),
-            "known_completions": [one.text for one in known],
-            "known_rewards": [one.reward for one in known],
-            "known_facts": [shop.facts(one.fact) for one in known],
-            "form": group.form,
-            "prompt_from": group.prompt_from,
+            **shop.of_origin(said.texts[0][0].fact),
+            "ground_truth": json.dumps(_ground_truth(shop, family), sort_keys=True),
+            "known_completions": [text for _, text in said.texts],
+            "known_rewards": [member.reward for member, _ in said.texts],
+            "known_facts": [shop.facts(member.fact) for member, _ in said.texts],
+            "form": family.form,
+            "prompt_from": said.prompt_from,
             "reward_version": REWARD_VERSION,
             "parent_speedup": parent.estimate.speedup if parent.estimate is not None else None,
             "cell": list(parent.cell or ()),
         }
-        draft = shop.finish(values, split, group.prompt, [one.text for one in known])
+        draft = shop.finish(values, split, said.prompt, [text for _, text in said.texts])
         if draft is not None:
             yield draft
 
 
-def _ground_truth(shop: Workshop, group: _Group) -> dict[str, Any]:
+def _both_ends(shop: Workshop, members: tuple[_Member, ...]) -> tuple[_Member, ...]:
+    """The best and the worst, where there are more than a row keeps."""
+    if len(members) <= _MOST_KNOWN:
+        return members
+    shop.drop(f"its prompt has {_MOST_KNOWN} replies already", len(members) - _MOST_KNOWN)
+    return (*members[: _MOST_KNOWN // 2], *members[-_MOST_KNOWN // 2 :])
+
+
+def _ground_truth(shop: Workshop, family: _Family) -> dict[str, Any]:
     """All that a reward function needs to judge a reply."""
-    known = shop.material.places[group.place]
+    known = shop.material.places[family.place]
     parents = []
-    for digest in group.parents:
-        estimate = shop.material.estimate(group.place, digest)
+    for digest in family.parents:
+        estimate = shop.material.estimate(family.place, digest)
         assert estimate is not None
         parents.append(
             {
@@ -113,100 +130,120 @@ def _ground_truth(shop: Workshop, group: _Group) -> dict[str, Any]:
                 "log_ratio": estimate.log_ratio,
                 "log_low": estimate.log_low,
                 "log_high": estimate.log_high,
-                "cases": shop.material.times(group.place, digest),
+                "cases": shop.material.times(family.place, digest),
             }
         )
     return {
         "problem": json.loads(known.definition),
-        "problem_key": group.place.problem_key,
-        "environment_key": group.place.environment_key,
+        "problem_key": family.place.problem_key,
+        "environment_key": family.place.environment_key,
         "target": known.target,
-        "form": group.form,
+        "form": family.form,
         "parents": parents,
         "baseline": known.baseline,
         "reward": REWARD_VERSION,
     }
 
 
-# --- groups -----------------------------------------------------------------------------------------------------------
+# --- families ---------------------------------------------------------------------------------------------------------
 
 
-def _groups(shop: Workshop) -> Iterator[_Group]:
-    """The candidates of each parent, by the form of their replies.
+def _families(shop: Workshop) -> Iterator[_Family]:
+    """The candidates of each parent (or parents) that can be scored, by the form of their replies; no source is read."""
+    found: dict[tuple[Place, tuple[str, ...], str], list[Fact]] = defaultdict(list)
+    for fact in shop.chosen:
+        if fact.parents and fact.outcome is not Outcome.GENERATOR_FAILED:
+            form = form_of(fact) if fact.generator is not None else "edit"
+            found[fact.place, fact.parents, form].append(fact)
+    for (place, parents, form), facts in found.items():
+        if any(shop.material.right(place, digest) is None for digest in parents):
+            shop.drop("no prompt and reply: a parent has no time here", len(facts))
+            continue
+        base = shop.material.estimate(place, parents[0]) if len(parents) == 1 else None
+        members: list[_Member] = []
+        seen: set[object] = set()
+        for fact in facts:
+            value = reward(fact, base)
+            names: set[object] = {("code", fact.identity)} if fact.identity is not None else set()
+            if fact.digest is not None:
+                names.add(("text", shop.material.normal[fact.digest]))
+            if value is None:
+                shop.drop("it cannot be scored: right, and without a time")
+            elif names & seen:
+                shop.drop("its text or its machine code is that of another reply to the prompt")
+            else:
+                seen |= names
+                members.append(_Member(fact, value))
+        members.sort(key=lambda one: (-one.reward, rank(one.fact.estimate, one.fact.digest or ""), one.fact.key))
+        if members:
+            yield _Family(place, parents, form, tuple(members))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Replies to one prompt."""
+
+    prompt: tuple[Message, ...]
+    prompt_from: str
+    texts: tuple[tuple[_Member, str], ...]
+
+
+def _answers(shop: Workshop, family: _Family, members: Sequence[_Member]) -> _Said | None:
+    """The members as replies to one prompt; those that cannot be, or say the same, are left out and counted.
 
     Where a model was given one and the same prompt for all of them it stands as it is; else the prompt is rendered anew, and
     the replies of models stay as they are.
     """
-    families: dict[tuple[Place, tuple[str, ...], str], list[Fact]] = defaultdict(list)
-    for fact in shop.chosen:
-        if fact.parents and fact.outcome is not Outcome.GENERATOR_FAILED:
-            form = form_of(fact) if fact.generator is not None else "edit"
-            families[fact.place, fact.parents, form].append(fact)
-    for (place, parents, form), members in families.items():
-        elites = [shop.material.elite(place, digest) for digest in parents]
-        if any(elite is None for elite in elites):
-            shop.drop("no prompt and reply: a parent has no time here", len(members))
-            continue
-        yield from _group(shop, place, parents, form, [e for e in elites if e is not None], members)
-
-
-def _group(
-    shop: Workshop, place: Place, parents: tuple[str, ...], form: str, elites: Sequence[Elite], members: Sequence[Fact]
-) -> Iterator[_Group]:
-    answers: list[_Answer] = []
+    texts: list[tuple[_Member, str]] = []
     prompts: list[tuple[Message, ...] | None] = []
-    seen: set[object] = set()
-    for fact in members:
-        value = reward(fact, shop.material.estimate(place, parents[0]) if len(parents) == 1 else None)
-        if value is None:
-            shop.drop("it cannot be scored: right, and without a time")
+    seen: set[str] = set()
+    for member in members:
+        stored = shop.stored(member.fact)
+        found = stored or shop.rendered(member.fact, family.form)
+        if isinstance(found, str):
+            shop.drop(f"no prompt and reply: {found}")
             continue
-        names: set[object] = {("code", fact.identity)} if fact.identity is not None else set()
-        if names & seen:
+        said = normal_text(found.completion)
+        if said in seen:
             shop.drop("its text or its machine code is that of another reply to the prompt")
             continue
-        text = shop.stored(fact) or shop.rendered(fact, form)
-        if isinstance(text, str):
-            shop.drop(f"no prompt and reply: {text}")
-            continue
-        names.add(normal_text(text.completion))
-        if fact.digest is not None:
-            names.add(("text", shop.material.normal[fact.digest]))
-        if names & seen:
-            shop.drop("its text or its machine code is that of another reply to the prompt")
-            continue
-        seen |= names
-        answers.append(_Answer(fact, text.completion, value))
-        prompts.append(text.prompt if fact.generator is not None else None)
-    if not answers:
-        return
-    answers.sort(key=lambda one: (-one.reward, rank(one.fact.estimate, one.fact.digest or ""), one.fact.key))
-    if prompts[0] is not None and all(prompt == prompts[0] for prompt in prompts):
-        yield _Group(place, parents, form, prompts[0], "stored", tuple(answers))
-        return
-    prompt = shop.renderer.ask(shop.definition(place), elites, form) if form != "other" else "its operator is not known here"
+        seen.add(said)
+        texts.append((member, found.completion))
+        prompts.append(stored.prompt if stored is not None else None)
+    if prompts and prompts[0] is not None and all(prompt == prompts[0] for prompt in prompts):
+        return _Said(prompts[0], "stored", tuple(texts))
+    prompt: tuple[Message, ...] | str = "its operator is not known here"
+    elites = [shop.material.elite(family.place, digest) for digest in family.parents]
+    known = [elite for elite in elites if elite is not None]
+    if len(known) < len(elites):
+        prompt = "its parent was filed by other axes than the problem's"
+    elif family.form != "other":
+        prompt = shop.renderer.ask(shop.definition(family.place), known, family.form)
     if isinstance(prompt, str):
-        shop.drop(f"no prompt and reply: {prompt}", len(answers))
-        return
-    yield _Group(place, parents, form, prompt, "rendered", tuple(answers))
+        shop.drop(f"no prompt and reply: {prompt}", len(texts))
+        return None
+    return _Said(prompt, "rendered", tuple(texts))
 
 
-def _pairs(shop: Workshop, group: _Group) -> list[tuple[_Answer, _Answer, str]]:
-    """The pairs of one group; right kernels make one only where their intervals do not overlap."""
-    right = [one for one in group.answers if one.fact.is_right]
+def _pairs(shop: Workshop, family: _Family) -> list[_Pair]:
+    """The pairs of one family; right kernels make one only where their intervals do not overlap."""
+    right = [one for one in family.members if one.fact.is_right]
     right.sort(key=lambda one: rank(one.fact.estimate, one.fact.digest or ""))
-    wrong = [one for one in group.answers if not one.fact.is_right and one.fact.outcome is not Outcome.DUPLICATE]
-    pairs: list[tuple[_Answer, _Answer, str]] = []
+    wrong = [one for one in family.members if not one.fact.is_right and one.fact.outcome is not Outcome.DUPLICATE]
+    pairs: list[_Pair] = []
     for i in range(len(right) // 2):
         better, worse = right[i], right[len(right) - 1 - i]
         assert better.fact.estimate is not None
         assert worse.fact.estimate is not None
         if better.fact.estimate.log_low > worse.fact.estimate.log_high and better.reward > worse.reward:
-            pairs.append((better, worse, "faster-over-slower"))
+            pairs.append(_Pair(family, better, worse, "faster-over-slower"))
         else:
             shop.drop("intervals of the two kernels overlap")
     if right:
-        pairs += [(right[i % len(right)], one, "right-over-wrong") for i, one in enumerate(wrong)]
+        over_wrong = [_Pair(family, right[i % len(right)], one, "right-over-wrong") for i, one in enumerate(wrong)]
+        # Kinds take turns: pairs of right kernels alone make a model write wrong ones.
+        longest = max(len(pairs), len(over_wrong))
+        pairs = [pair for i in range(longest) for pair in (*over_wrong[i : i + 1], *pairs[i : i + 1])]
     shop.drop(f"its prompt has {_MOST_PAIRS} pairs already", max(0, len(pairs) - _MOST_PAIRS))
     return pairs[:_MOST_PAIRS]
 
@@ -275,7 +312,7 @@ def _contrast(shop: Workshop, fact: Fact, split: str, exemplars: Sequence[Fact])
         rows.append({**facts, "source": elite.kernel.source, "facts": facts})
     values = {
         **shop.of_kernel(fact),
-        **shop.over_baseline(fact),
+        **shop.over(fact, exemplars[-1].estimate),
         **shop.of_origin(fact),
         "completion": answer(found.completion),
         "exemplars": rows,

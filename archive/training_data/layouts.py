@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -79,14 +80,23 @@ def laid_out(rows: Iterable[Mapping[str, Any]], form: str, layout: str, split: s
 
 
 def _truth(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What judging a reply takes where the form has no ground truth of its own: rewards are over the baseline there."""
+    """What judging a reply takes where the form has no ground truth of its own; the fastest exemplar comes first."""
     return {
         "problem": json.loads(row["problem"]["definition"]),
         "problem_key": row["problem"]["key"],
         "environment_key": row["environment"]["key"],
         "target": row["environment"]["target"],
         "form": row["form"],
-        "parents": [],
+        "parents": [
+            {
+                "digest": one["facts"]["digest"],
+                "source": one["source"],
+                "log_ratio": math.log(one["speedup"]),
+                "log_low": math.log(one["speedup_low"]),
+                "log_high": math.log(one["speedup_high"]),
+            }
+            for one in reversed(row.get("exemplars", ()))
+        ],
         "baseline": row["baseline"]["name"],
         "reward": row["reward_version"],
     }

@@ -9,7 +9,8 @@ __all__ = ["normal_digest", "normal_source", "normal_text"]
 
 _PIECE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 _BLANKS = re.compile(r"\s+")
-_APART = re.compile(r" ?([^\w ]) ?")
+_BLANKS_IN_LINE = re.compile(r"[^\S\n]+")
+_NEEDLESS = re.compile(r" (?=[^\w ])|(?<=[^\w ]) ")
 
 
 def normal_source(source: str) -> str:
@@ -17,13 +18,18 @@ def normal_source(source: str) -> str:
 
     Domains of tunables are comments: two kernels that differ in nothing else compile to the same.
     """
-    lines = []
-    for line in _PIECE.sub(_without_comment, source.replace("\r\n", "\n")).split("\n"):
-        text = _APART.sub(r"\1", _BLANKS.sub(" ", line).strip())
-        if text.startswith(("#", "//!")):
-            text = f"\n{text}\n"
-        lines.append(text)
-    return _APART.sub(r"\1", re.sub(r"(?: ?\n)+ ?", "\n", " ".join(line for line in lines if line))).strip()
+    text = _BLANKS_IN_LINE.sub(" ", _PIECE.sub(_without_comment, source.replace("\r\n", "\n")))
+    parts: list[str] = []
+    code: list[str] = []
+    for line in (line.strip() for line in text.split("\n")):
+        if line.startswith(("#", "//!")):
+            # In these a blank before a bracket may mean something.
+            parts += [_NEEDLESS.sub("", " ".join(code)), line]
+            code = []
+        elif line:
+            code.append(line)
+    parts.append(_NEEDLESS.sub("", " ".join(code)))
+    return "\n".join(part for part in parts if part)
 
 
 def _without_comment(match: re.Match[str]) -> str:
