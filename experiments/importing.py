@@ -70,6 +70,11 @@ def import_kernels(
     config = _config(db, preset, overrides)
     source = read_source(path, config.target)
     problem = make_problem(config)
+    faults = [f"{item.where}: {item.fault}" for item in source.items if item.kernel is None]
+    if len(faults) == len(source.items) and not dry_run:
+        found = f"{counted(len(faults), 'malformed item')}, the first {faults[0]}"
+        hint = "--dry-run, which names them all"
+        raise ConfigurationError(f"nothing in {path} can be imported", expected="a kernel", found=found, hint=hint)
     if dry_run:
         done = plan_import(db, source, problem)
     else:

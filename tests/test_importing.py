@@ -238,6 +238,12 @@ def test_the_command_says_what_is_missing(folder, tmp_path):
     ran = CliRunner().invoke(main, ["archive", "import", str(tmp_path / "a.db"), str(folder)])
     assert ran.exit_code == 2
     assert "--config" in ran.output
+    (tmp_path / "t.jsonl").write_text('{"x": 1}\n[]\n')
+    ran = CliRunner().invoke(
+        main, ["archive", "import", str(tmp_path / "a.db"), str(tmp_path / "t.jsonl"), "--config", "smoke"]
+    )
+    assert ran.exit_code == 2
+    assert "2 malformed items, the first line 1: expected the columns CUDA_Code" in ran.output
     ran = CliRunner().invoke(
         main, ["archive", "import", str(tmp_path / "a.db"), str(folder), "--config", "smoke", "--dry-run"]
     )

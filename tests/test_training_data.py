@@ -413,10 +413,46 @@ def test_what_cannot_be_exported_leaves_nothing_behind(archive, tmp_path):
         with pytest.raises(StorageError, match=r"nothing to export as sft.*1 incorrect"):
             export_training_data(store, tmp_path / "d", Options("sft"), PromptRenderer(4096))
     with Store.open(archive) as store:
+        (tmp_path / "there").mkdir()
+        done = export_training_data(store, tmp_path / "there", Options("sft"), PromptRenderer(4096))
+        assert {path.name for path in done.directory.iterdir()} == {"README.md", "data", "jsonl"}
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "mine.txt").write_text("mine")
         with pytest.raises(StorageError, match="not empty"):
             export_training_data(store, tmp_path / "full", Options("sft"), PromptRenderer(4096))
         with pytest.raises(StorageError, match="expected one of run"):
             export_training_data(store, tmp_path / "d", Options("sft", run="none"), PromptRenderer(4096))
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("empty.db")} == {"full"}
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("empty.db")} == {"full", "there"}
+
+
+def test_odd_texts_and_numbers_neither_stop_an_export_nor_get_into_it(tmp_path):
+    lone, nul = "\udcff", "\0"
+    with Store.open(tmp_path / "odd.db") as store:
+        run = store.start_run("odd", Hgemm(SHAPES[:1]), ENVIRONMENT, "cpu", {}, 1)
+
+        def add(index, source, number, status=Status.PASSED, parents=(), reply=None):
+            calls = (ModelCall("m", (Message("user", f"say {lone}"),), Reply(reply, 1, 1, 0.1), 1, 1),) if reply else ()
+            run.add(Candidate(
+                index=index, operator="edit" if parents else "seed", parents=parents, asked_after=index,
+                outcome=Outcome.EVALUATED, kernel=Kernel(source, "cpu"), identity=f"i{number}",
+                evaluation=build(status, number, index, SHAPES[0]), calls=calls,
+            ))  # fmt: skip
+
+        seed = SEEDS[0].source
+        add(0, seed, 0)
+        add(1, seed.replace("MC 32", "MC 64"), 1, parents=(SEEDS[0].digest,))
+        add(2, seed + f"// {lone}\n", 2, parents=(SEEDS[0].digest,))
+        add(3, seed + f"int a; // {nul}\n", 3, parents=(SEEDS[0].digest,))
+        add(4, seed + "int b;\n", 4, parents=(SEEDS[0].digest,), reply="x" * 1_000_000)
+        add(5, seed + "int c;\n", 5, Status.INCORRECT, (Kernel(seed + f"// {lone}\n", "cpu").digest,))
+        add(6, "", 6, Status.REJECTED, (SEEDS[0].digest,))
+        for form in FORMATS:
+            try:
+                done = export_training_data(store, tmp_path / form, Options(form), PromptRenderer(4096))
+            except StorageError as error:
+                assert form == "contrastive", error  # noqa: PT017
+                continue
+            for path in (done.directory / "jsonl").iterdir():
+                for line in path.read_text(encoding="utf-8").splitlines():
+                    assert "NaN" not in line
+                    assert "x" * 1000 not in json.loads(line)["prompt"][-1]["content"]

@@ -18,10 +18,11 @@ from archive.training_data.splitting import SplitPlan
 from evo_l2.contracts import Elite, Message
 from evo_l2.evaluation import Estimate
 
-__all__ = ["Balance", "Draft", "Workshop", "balanced"]
+__all__ = ["NOT_UTF8", "Balance", "Draft", "Workshop", "answer", "balanced", "form_of", "is_utf8"]
 
 T = TypeVar("T")
 _FORMS = ("edit", "rewrite")
+NOT_UTF8 = "its text is not UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +195,20 @@ class Workshop:
         try:
             text = json.dumps([said, list(completions)], ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
-            self.drop("its text is not UTF-8")
+            self.drop(NOT_UTF8)
             return None
         values["prompt"] = messages(prompt)
         values["id"] = hashlib.sha256(text).hexdigest()[:32]
         return Draft(values, split, tuple(completions))
+
+
+def is_utf8(text: str) -> bool:
+    """Whether files can hold it: not every text of an archive has come from bytes that were."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def form_of(fact: Fact) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from archive.training_data.drafts import Draft, Workshop, answer, balanced, form_of
+from archive.training_data.drafts import NOT_UTF8, Draft, Workshop, answer, balanced, form_of, is_utf8
 from archive.training_data.facts import Fact, Place
 from archive.training_data.normal import normal_text
 from archive.training_data.rendering import Rendered
@@ -153,7 +153,8 @@ def _families(shop: Workshop) -> Iterator[_Family]:
     found: dict[tuple[Place, tuple[str, ...], str], list[Fact]] = defaultdict(list)
     for fact in shop.chosen:
         if fact.parents and fact.outcome is not Outcome.GENERATOR_FAILED:
-            form = form_of(fact) if fact.generator is not None else "edit"
+            model_free = "edit" if len(fact.parents) == 1 else "rewrite"
+            form = form_of(fact) if fact.generator is not None else model_free
             found[fact.place, fact.parents, form].append(fact)
     for (place, parents, form), facts in found.items():
         if any(shop.material.right(place, digest) is None for digest in parents):
@@ -202,6 +203,9 @@ def _answers(shop: Workshop, family: _Family, members: Sequence[_Member]) -> _Sa
         found = stored or shop.rendered(member.fact, family.form)
         if isinstance(found, str):
             shop.drop(f"no prompt and reply: {found}")
+            continue
+        if not is_utf8(found.completion):
+            shop.drop(NOT_UTF8)
             continue
         said = normal_text(found.completion)
         if said in seen:

@@ -17,6 +17,9 @@ from evo_l2.errors import StorageError
 
 __all__ = ["filling", "has_parquet", "write_split"]
 
+_LAST = "README.md"
+"""Without it the folder is no data set."""
+
 
 def has_parquet() -> bool:
     """Whether pyarrow is installed; it is not imported to find out."""
@@ -25,7 +28,7 @@ def has_parquet() -> bool:
 
 @contextlib.contextmanager
 def filling(directory: Path) -> Iterator[Path]:
-    """A folder to write into, beside the one that is wanted, which takes its place when all went well.
+    """A folder to write into, whose files come to the one that is wanted when all went well.
 
     Raises:
         StorageError: The folder is not empty, or cannot be written.
@@ -33,17 +36,22 @@ def filling(directory: Path) -> Iterator[Path]:
     expected, hint = "a folder that may be written", f"df -h {directory.parent}, or --to another folder"
     partial: Path | None = None
     try:
-        if directory.exists() and any(directory.iterdir()):
+        existed = directory.exists()
+        if existed and any(directory.iterdir()):
             found = "name a new folder"
             raise StorageError(f"{directory} is not empty", expected="an empty folder", found="files", hint=found)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+        # A folder that is there may be a mount point or somebody's working directory, so it is filled and not replaced.
+        place = directory if existed else directory.parent
+        partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=place))
         partial.chmod(0o755)
         yield partial
-        if directory.exists():
-            directory.rmdir()
-        os.replace(partial, directory)
-        partial = None
+        if existed:
+            for child in sorted(partial.iterdir(), key=lambda path: path.name == _LAST):
+                os.replace(child, directory / child.name)
+        else:
+            os.replace(partial, directory)
+            partial = None
     except OSError as error:
         raise StorageError(f"{directory} cannot be filled", expected=expected, found=str(error), hint=hint) from error
     finally:
