@@ -19,7 +19,7 @@ __all__ = ["APPLICATION_ID", "HEAD", "Database", "open_database"]
 
 APPLICATION_ID = 0x45564F32
 """`EVO2` in SQLite's header: tells our files from those of others."""
-HEAD = "0002"
+HEAD = "0003"
 """The newest revision of the tables that this version knows."""
 _MAGIC = b"SQLite format 3\0"
 _MIGRATIONS = Path(__file__).parent / "migrations"

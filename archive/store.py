@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -129,9 +130,9 @@ class Store:
             free = self._free_name(name)
             self._database.execute(
                 "INSERT INTO runs (name, problem_id, environment_id, schema_id, target, config, seed, provenance,"
-                " base_verdict, base_session, base_candidate, created) SELECT ?, ?, ?, ?, ?, ?, ?, ?,"
+                " base_verdict, base_session, base_candidate, created, uid) SELECT ?, ?, ?, ?, ?, ?, ?, ?,"
                 " (SELECT COALESCE(MAX(id), 0) FROM verdicts), (SELECT COALESCE(MAX(id), 0) FROM timing_sessions),"
-                " (SELECT COALESCE(MAX(id), 0) FROM candidates), ?",
+                " (SELECT COALESCE(MAX(id), 0) FROM candidates), ?, ?",
                 (
                     free,
                     problem_id,
@@ -142,6 +143,7 @@ class Store:
                     str(seed),
                     dump(dict(environment.provenance)),
                     now(),
+                    secrets.token_hex(16),
                 ),
             )
         return self.open_run(free)
