@@ -19,7 +19,7 @@ __all__ = ["APPLICATION_ID", "HEAD", "Database", "open_database"]
 
 APPLICATION_ID = 0x45564F32
 """`EVO2` in SQLite's header: tells our files from those of others."""
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision of the tables that this version knows."""
 _MAGIC = b"SQLite format 3\0"
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -52,9 +52,8 @@ class Database:
         """
         with self._lock:
             try:
-                result = self._connection.exec_driver_sql(sql, tuple(parameters))
-                return list(result.all()) if result.returns_rows else []
-            except sa.exc.DBAPIError as error:
+                return self._driver.execute(sql, tuple(parameters)).fetchall()
+            except sqlite3.Error as error:
                 raise translated(error, self.path) from error
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
@@ -257,6 +256,8 @@ def _upgrade(database: Database, revision: str | None, migrations: Path, head: s
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
+    from archive.standings import fill_derived
+
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
@@ -276,6 +277,7 @@ def _upgrade(database: Database, revision: str | None, migrations: Path, head: s
             database.upgraded_from = revision
         config.attributes["connection"] = database.connection
         command.upgrade(config, head)
+        fill_derived(database)
         database.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
 

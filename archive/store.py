@@ -12,8 +12,9 @@ from typing import Any
 from archive.codec import dump, load, load_environment, load_schema, now, store_schema
 from archive.database import Database, open_database
 from archive.reading import read_evaluation
-from archive.rows import Scope, rebuild_standings
+from archive.rows import Scope
 from archive.run import RunHandle, RunInfo
+from archive.standings import has_other_axes, rebuild_derived, rebuild_standings
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Environment, Evaluation
 from evo_l2.problem import Problem
@@ -23,7 +24,7 @@ __all__ = ["RunHandle", "RunInfo", "Store"]
 _RUN = (
     "SELECT r.id, r.name, r.problem_id, r.environment_id, r.schema_id, r.base_verdict, r.base_session, r.base_candidate,"
     " p.key, p.title, p.definition, e.target, e.identity, r.provenance, r.target, m.axes, r.config, r.seed, r.created,"
-    " r.finished, r.summary, (SELECT COUNT(*) FROM candidates c WHERE c.run_id = r.id)"
+    " r.finished, r.summary, (SELECT COALESCE(MAX(c.idx) + 1, 0) FROM candidates c WHERE c.run_id = r.id)"
     " FROM runs r JOIN problems p ON p.id = r.problem_id JOIN environments e ON e.id = r.environment_id"
     " JOIN measures_schemas m ON m.id = r.schema_id"
 )
@@ -122,10 +123,7 @@ class Store:
                 "environments", {"key": environment.key, "target": environment.target, "identity": identity}
             )
             schema_id = self._intern("measures_schemas", {"version": schema.version, "axes": store_schema(schema)})
-            if self._database.read(
-                "SELECT 1 FROM standings WHERE problem_id = ? AND environment_id = ? AND schema_id <> ? LIMIT 1",
-                (problem_id, environment_id, schema_id),
-            ):
+            if has_other_axes(self._database, problem_id, environment_id, schema_id):
                 rebuild_standings(self._database, problem_id, environment_id, schema_id, schema)
             free = self._free_name(name)
             self._database.execute(
@@ -203,19 +201,13 @@ class Store:
         return read_evaluation(self._database, problem_key, environment_key, digest)
 
     def rebuild(self) -> None:
-        """Works out all standings (what `v_elites` and `v_best` show) from verdicts and sessions again.
+        """Works out all tables that follow from others again: standings (what `v_elites` and `v_best` show) and tallies.
 
         Raises:
             StorageError: The file cannot be written.
         """
         with self._database.write():
-            rows = self._database.read(
-                "SELECT r.problem_id, r.environment_id, m.id, m.axes FROM runs r"
-                " JOIN measures_schemas m ON m.id = r.schema_id"
-                " WHERE r.id IN (SELECT MAX(id) FROM runs GROUP BY problem_id, environment_id)"
-            )
-            for problem_id, environment_id, schema_id, axes in rows:
-                rebuild_standings(self._database, problem_id, environment_id, schema_id, load_schema(axes))
+            rebuild_derived(self._database)
 
 
 def _info(row: Sequence[Any]) -> RunInfo:

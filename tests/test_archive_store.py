@@ -513,7 +513,7 @@ def test_two_processes_make_and_fill_one_file(tmp_path):
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 def test_the_golden_file_of_every_revision_is_opened_read_and_written(tmp_path, revision):
     path = tmp_path / "a.db"
     path.write_bytes((GOLDEN / f"archive_{revision}.db").read_bytes())
