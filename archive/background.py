@@ -80,7 +80,8 @@ class _Sight:
 
     def read(self, identities: Sequence[str] | None) -> list[Passed]:
         """Every identity that passed; all, or some only."""
-        only, parameters = "", ()
+        only = ""
+        parameters: tuple[object, ...] = ()
         if identities is not None:
             marks = ",".join("?" * len(identities))
             only = (
@@ -294,6 +295,7 @@ class _StoredBackground:
 
     def _timed(self, cell: str) -> Iterator[Entry]:
         place = (*self._sight.place, self._sight.scope.schema_id, cell)
+        further = ""
         after: tuple[object, ...] = ()
         size = _FIRST_PAGE
         while True:
@@ -301,13 +303,14 @@ class _StoredBackground:
                 "SELECT t.identity, k.digest, t.log_ratio, t.log_low, t.log_high, t.n_blocks FROM standings t"
                 " JOIN kernels k ON k.id = t.kernel_id JOIN verdicts v ON v.id = t.verdict_id"
                 " WHERE t.problem_id = ? AND t.environment_id = ? AND t.schema_id = ? AND t.cell = ?"
-                f" AND (v.id <= ? OR v.run_id = ?){' AND t.log_low <= ? AND (t.log_low < ? OR k.digest > ?)' if after else ''}"
+                f" AND (v.id <= ? OR v.run_id = ?){further}"
                 " ORDER BY t.log_low DESC, k.digest LIMIT ?",
                 (*place, self._sight.scope.base_verdict, self._sight.run_id, *after, size),
             )
             yield from (Entry(row[1], row[0], _known(load_cell(cell)), load_estimate(*row[2:])) for row in rows)
             if len(rows) < size:
                 return
+            further = " AND t.log_low <= ? AND (t.log_low < ? OR k.digest > ?)"
             after = (rows[-1][3], rows[-1][3], rows[-1][1])
             size = _PAGE
 

@@ -44,6 +44,11 @@ class Database:
         """For migrations; everything else goes through `read` and `write`."""
         return self._connection
 
+    @property
+    def n_bytes(self) -> int:
+        """Size of the archive on disk, its log of changes not counted."""
+        return self.path.stat().st_size
+
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:
         """All rows of one query.
 
@@ -97,6 +102,7 @@ class Database:
         with self._lock:
             if not self._connection.closed:
                 with contextlib.suppress(sa.exc.DBAPIError):
+                    self._connection.exec_driver_sql("PRAGMA analysis_limit=400")
                     self._connection.exec_driver_sql("PRAGMA optimize")
                 self._connection.close()
             self._engine.dispose()

@@ -15,6 +15,7 @@ from archive.reading import read_evaluation
 from archive.rows import Scope
 from archive.run import RunHandle, RunInfo
 from archive.standings import has_other_axes, rebuild_derived, rebuild_standings
+from archive.tallies import Tallies, stored_tallies
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Environment, Evaluation
 from evo_l2.problem import Problem
@@ -76,6 +77,11 @@ class Store:
     def path(self) -> Path:
         """The file."""
         return self._database.path
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the whole archive on disk, its log of changes not counted."""
+        return self._database.n_bytes
 
     @property
     def upgraded_from(self) -> str | None:
@@ -199,6 +205,14 @@ class Store:
     def evaluation(self, problem_key: str, environment_key: str, digest: str) -> Evaluation | None:
         """The verdict of a kernel with its first session, whichever run brought it; None where there is none."""
         return read_evaluation(self._database, problem_key, environment_key, digest)
+
+    def tallies(self, run_name: str | None = None) -> Tallies:
+        """A run's candidates counted by kind, and its records; None for the run that was started last.
+
+        Raises:
+            StorageError: There is no such run.
+        """
+        return stored_tallies(self._database, self._run_row(run_name)[0])
 
     def rebuild(self) -> None:
         """Works out all tables that follow from others again: standings (what `v_elites` and `v_best` show) and tallies.

@@ -1,5 +1,6 @@
-"""An archive's view is looked up row by row: it must equal the one that reads everything, whatever runs do beside each other."""
+"""A view that looks up its archive row by row equals one that reads everything, whatever runs do beside each other."""
 
+import importlib
 import importlib.util
 import tempfile
 from pathlib import Path
@@ -151,3 +152,24 @@ def test_a_run_goes_on_by_its_own_axes_when_another_brings_new_ones(tmp_path):
         again.withdraw(cases.kernel(0).digest, cases.verdict(0, status=Status.INCORRECT))
         assert [elite.cell for elite in again.elites()] == [(2, 1, 0)]
         assert again.best().kernel == cases.kernel(1)
+
+
+def test_the_benchmark_fills_an_archive_with_the_rows_that_adding_writes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(cases.__file__).parent))
+    filler = importlib.import_module("archive_filler")
+
+    def rows(store):
+        found = {}
+        for (table,) in store.read("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"):
+            names = [row[1] for row in store.read(f"PRAGMA table_info({table})") if row[1] not in ("created", "uid")]
+            found[table] = sorted(store.read(f"SELECT {', '.join(names)} FROM {table}"), key=repr)
+        return found
+
+    with Store.open(tmp_path / "real.db") as real, Store.open(tmp_path / "bulk.db") as bulk:
+        run = start(real)
+        for index in range(300):
+            run.add(filler.candidate(index, index % 2))
+        filler.candidate, made = lambda index, n_calls: made(index, index % 2), filler.candidate
+        again = filler.fill(bulk, start(bulk), 300)
+        assert rows(bulk) == rows(real)
+        assert state(again) == state(run)
