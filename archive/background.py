@@ -193,6 +193,11 @@ class StoredRecords:
 
     def identified(self, identity: str) -> str | None:
         """The smallest digest of the judged kernels of an identity."""
+        place = self._sight.place
+        if not self._database.read(
+            "SELECT 1 FROM verdicts WHERE identity = ? AND problem_id = ? AND environment_id = ? LIMIT 1", (identity, *place)
+        ):
+            return None
         rows = self._sight.verdicts("SELECT k.digest {seen} AND v.identity = ? ORDER BY k.digest LIMIT 1", (identity,))
         return str(rows[0][0]) if rows else None
 

@@ -38,6 +38,15 @@ Text = str | bytes
 """Text as it is stored: a string, or its bytes when it holds lone surrogates, which SQLite's text cannot."""
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+_encode = _ENCODER.encode
+if json.encoder.c_make_encoder is not None:  # type: ignore[attr-defined]
+    # `JSONEncoder.encode` makes one of these on every call, which takes longer than what it does with a small value.
+    _chunks = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+        None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+
+    def _encode(value: object) -> str:
+        return "".join(_chunks(value, 0))
 
 
 def now() -> str:
@@ -47,7 +56,7 @@ def now() -> str:
 
 def dump(value: object) -> str:
     """Compact JSON in the order given."""
-    return _ENCODER.encode(value)
+    return _encode(value)
 
 
 def load(text: str | None) -> Any:

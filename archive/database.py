@@ -253,7 +253,7 @@ def _set_up(database: Database, *, durable: bool, busy_timeout_s: float) -> None
     connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
     connection.exec_driver_sql("PRAGMA cache_size=-32768")
     # Checkpoints rewrite the same index pages; a longer log writes each of them less often.
-    connection.exec_driver_sql("PRAGMA wal_autocheckpoint=4000")
+    connection.exec_driver_sql("PRAGMA wal_autocheckpoint=16000")
 
 
 def _upgrade(database: Database, revision: str | None, migrations: Path, head: str) -> None:

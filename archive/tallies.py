@@ -28,10 +28,10 @@ FIRST_CONCLUSIVE = "(SELECT MIN(t.id) FROM timing_sessions t WHERE t.verdict_id 
 
 _PAGE = 2000
 _COUNT = (
-    "INSERT INTO run_tallies (run_id, operator, outcome, status, added, n, wall_us) VALUES (?, ?, ?, ?, ?, 1, ?)"
-    " ON CONFLICT (run_id, operator, outcome, status, added) DO UPDATE"
-    " SET n = run_tallies.n + 1, wall_us = run_tallies.wall_us + excluded.wall_us RETURNING n"
+    "UPDATE run_tallies SET n = n + 1, wall_us = wall_us + ? WHERE run_id = ? AND operator = ? AND outcome = ? AND status = ?"
+    " AND added = ?"
 )
+_NEW_COUNT = "INSERT INTO run_tallies (wall_us, run_id, operator, outcome, status, added, n) VALUES (?, ?, ?, ?, ?, ?, 1)"
 _UNCOUNT = (
     "UPDATE run_tallies SET n = n - 1, wall_us = wall_us - ? WHERE run_id = ? AND operator = ? AND outcome = ?"
     " AND status = ? AND added = ?"
@@ -162,8 +162,7 @@ def count_candidate(
         seconds: Its seconds by stage.
         log_low: The lower bound of its kernel's first conclusive session, where it has one.
     """
-    row = (run_id, operator, outcome, status or "", added, _wall_us(seconds))
-    if database.execute(_COUNT, row).fetchone()[0] == 1:
+    if _count(database, (_wall_us(seconds), run_id, operator, outcome, status or "", added)):
         database.execute(_OPERATOR, (run_id, operator, index))
     if log_low is not None:
         _record(database, run_id, index, operator, log_low)
@@ -180,8 +179,16 @@ def settle_candidates(database: Database, verdict_id: int, log_low: float) -> No
         wall_us = _wall_us(load(seconds))
         database.execute(_UNCOUNT, (wall_us, run_id, operator, outcome, _INCONCLUSIVE, added))
         database.execute("DELETE FROM run_tallies WHERE run_id = ? AND n = 0", (run_id,))
-        database.execute(_COUNT, (run_id, operator, outcome, status, added, wall_us)).fetchone()
+        _count(database, (wall_us, run_id, operator, outcome, status, added))
         _record(database, run_id, index, operator, log_low)
+
+
+def _count(database: Database, row: tuple[object, ...]) -> bool:
+    """Counts one candidate; whether it is the first of its kind."""
+    if database.execute(_COUNT, row).rowcount == 1:
+        return False
+    database.execute(_NEW_COUNT, row)
+    return True
 
 
 def _record(database: Database, run_id: int, index: int, operator: str, log_low: float) -> None:

@@ -183,7 +183,7 @@ def fill(store: Store, run: RunHandle, count: int, n_calls: int = 0) -> RunHandl
         connection.execute("COMMIT")
     with store._database.write():
         rebuild_tallies(store._database, run._scope.run_id)
-    for pragma in ("synchronous=NORMAL", "cache_size=-32768", "foreign_keys=ON", "wal_autocheckpoint=4000"):
+    for pragma in ("synchronous=NORMAL", "cache_size=-32768", "foreign_keys=ON", "wal_autocheckpoint=16000"):
         connection.execute(f"PRAGMA {pragma}")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return store.open_run(run.name)
