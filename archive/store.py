@@ -1,4 +1,4 @@
-"""The durable archive: one SQLite file with every run, kernel, verdict, timing and model call."""
+"""The durable archive: one SQLite file, or PostgreSQL schema, with every run, kernel, verdict, timing and model call."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class Store:
         """Opens an archive. One of an older revision is copied to `FILE.REVISION.bak` and then upgraded.
 
         Args:
-            url_or_path: A path, or `sqlite:///PATH`.
+            url_or_path: A path, `sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE`.
             create: Whether a missing file is made.
             durable: False survives the end of the process at any moment (`synchronous=NORMAL`); True a power cut too
-                (`FULL`), for a flush to disk on every addition.
+                (`FULL`), for a flush to disk on every addition. A server decides by itself, and is told to for True.
             busy_timeout_s: How long to wait for another process's transaction, in seconds.
 
         Raises:
-            ConfigurationError: The URL names no SQLite file.
-            StorageError: The file is missing, is no archive, is of a newer revision, or cannot be written.
+            ConfigurationError: The URL names neither an SQLite file nor a PostgreSQL database.
+            StorageError: The file or server is missing, is no archive, is of a newer revision, or cannot be written.
         """
         return cls(open_database(url_or_path, create=create, durable=durable, busy_timeout_s=busy_timeout_s))
 
@@ -75,8 +75,17 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file.
+
+        Raises:
+            StorageError: The archive is on a server.
+        """
         return self._database.path
+
+    @property
+    def place(self) -> str:
+        """What messages call the archive: the path of its file, or its URL without the password."""
+        return self._database.place
 
     @property
     def n_bytes(self) -> int:
