@@ -125,6 +125,8 @@ class _Sight:
     def _timings(self, verdicts: Sequence[int] | None) -> dict[int, list[_Timing]]:
         """Ids and estimates of the sessions that the run sees, by verdict."""
         found: dict[int, list[_Timing]] = defaultdict(list)
+        if verdicts is not None and not verdicts:
+            return found
         only = "" if verdicts is None else f" AND s.verdict_id IN ({','.join('?' * len(verdicts))})"
         for verdict, key, *estimate in self._database.read(
             "SELECT s.verdict_id, s.id, s.log_ratio, s.log_low, s.log_high, s.n_blocks FROM timing_sessions s"

@@ -121,7 +121,7 @@ def connect(address: ServerAddress, *, durable: bool, busy_timeout_s: float) -> 
         raise ConfigurationError(
             "archives on PostgreSQL need its driver", expected="psycopg", found="none", hint="pip install 'evo-l2[postgres]'"
         ) from error
-    arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "evo-l2"}
+    arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "evo-l2", "client_encoding": "utf8"}
     engine = sa.create_engine(address.url, poolclass=sa.pool.StaticPool, connect_args=arguments)
     try:
         database = PostgresDatabase(address, engine)

@@ -37,6 +37,8 @@ VERDICT = "v.status, v.gate, v.message, v.build, v.measures"
 
 def read_sessions(database: Database, keys: Sequence[int]) -> tuple[TimingSession, ...]:
     """Timing sessions by id, in order of the ids given."""
+    if not keys:
+        return ()
     marks = ",".join("?" * len(keys))
     rows = database.read(f"SELECT id, samples, purpose FROM timing_sessions WHERE id IN ({marks})", keys)
     found = {key: load_session(samples, purpose) for key, samples, purpose in rows}

@@ -3,8 +3,8 @@
 Each archive is filled in bulk with the rows that `add` writes (`archive_filler.py`), then used as a search uses it. Prints a
 markdown table:
 
-- *add/s*: new kernels, each durable in a transaction of its own, every second one timed, so that the bootstrap of its interval
-  counts too; of wall time, and of this process's own CPU time (the machine may be busy with something else).
+- *add/s*: new kernels, each durable in a transaction of its own, every second one timed, so that the bootstrap of its
+  interval counts too; of wall time, and of this process's own CPU time (the machine may be busy with something else).
 - *sample/s*: a parent and two inspirations: three different elites with their sources, verdicts and samples, drawn
   evenly after each of these additions, as `Search` reads them.
 - *ask/s*: the same through `Search.ask_group` with its tournament, for one operator that takes three parents.

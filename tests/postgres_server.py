@@ -51,6 +51,9 @@ class Server:
             self._as = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
         data = self.folder / "data"
         self._call(_program("initdb"), "-D", data, "-U", "evo", "-E", "UTF8", "--locale=C", "--auth=trust", "--no-sync")
+        hba = data / "pg_hba.conf"
+        # One user has to give a password, so that a wrong one can be told.
+        hba.write_text(f"local all locked scram-sha-256\n{hba.read_text()}")
         settings = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "listen_addresses=", "max_connections=60")
         arguments = [_program("postgres"), "-D", data, "-k", self.folder, *(part for one in settings for part in ("-c", one))]
         guard = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
@@ -69,12 +72,13 @@ class Server:
         while True:
             try:
                 psycopg.connect(f"host={self.folder} user=evo dbname=postgres", connect_timeout=5).close()
-                return
+                break
             except psycopg.OperationalError:
                 if time.monotonic() > deadline or self._process.poll() is not None:
                     self.close()
                     raise
                 time.sleep(0.05)
+        self.execute("CREATE ROLE locked LOGIN PASSWORD 'right'")
 
     def url(self, database="postgres", user="evo", **options):
         """The URL of a database; options are parts of its query."""
