@@ -253,3 +253,20 @@ def test_a_killed_process_loses_nothing_that_was_told(postgres):
         assert [c.index for c in run.history()] == list(range(run.n_candidates))
         assert all(len(c.calls) == 1 and c.evaluation.session is not None for c in run.history())
         run.add(cases.evaluated(run.n_candidates, run.n_candidates))
+
+
+def test_commands_take_a_url_for_an_archive(url, store):
+    from click.testing import CliRunner
+
+    from experiments.cli import main
+
+    run = stored.start(store, "commands")
+    run.add(cases.evaluated(0, 123))
+    for words in (["stats", url, "--run", "commands"], ["top", url], ["show", url, cases.kernel(123).digest[:12]]):
+        result = CliRunner().invoke(main, ["archive", *words, "--json"])
+        assert result.exit_code == 0, result.output
+    refused = CliRunner().invoke(main, ["archive", "stats", "postgresql+psycopg://me:hunter2@h/"])
+    assert refused.exit_code == 2
+    assert "hunter2" not in refused.output
+    down = CliRunner().invoke(main, ["archive", "stats", f"postgresql+psycopg://me:hunter2@/db?host={HERE}"])
+    assert (down.exit_code, "hunter2" in down.output) == (1, False)
