@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from experiments.command import db_argument, guarded, json_option
+
+if TYPE_CHECKING:
+    from archive.address import Address
 
 __all__ = ["archive"]
 
@@ -21,7 +25,7 @@ def archive() -> None:
 @click.option("--run", "run_name", help="Only this run.")
 @json_option
 @guarded
-def stats(db: Path, run_name: str | None, as_json: bool) -> None:
+def stats(db: Address, run_name: str | None, as_json: bool) -> None:
     """Runs, outcomes, operators, cells and cost."""
     from experiments.listing import print_stats
 
@@ -35,7 +39,7 @@ def stats(db: Path, run_name: str | None, as_json: bool) -> None:
 @click.option("--run", "run_name", help="The run; the last when left out.")
 @json_option
 @guarded
-def top(db: Path, count: int, all_kernels: bool, run_name: str | None, as_json: bool) -> None:
+def top(db: Address, count: int, all_kernels: bool, run_name: str | None, as_json: bool) -> None:
     """The best kernels, one a cell, by the lower end of their speed-up's interval."""
     from experiments.listing import print_top
 
@@ -47,7 +51,7 @@ def top(db: Path, count: int, all_kernels: bool, run_name: str | None, as_json: 
 @click.argument("digest")
 @json_option
 @guarded
-def show(db: Path, digest: str, as_json: bool) -> None:
+def show(db: Address, digest: str, as_json: bool) -> None:
     """One kernel, right or wrong, with all that is known of it; DIGEST may be its first few digits."""
     from experiments.listing import print_kernel
 
@@ -91,7 +95,7 @@ def show(db: Path, digest: str, as_json: bool) -> None:
 @json_option
 @guarded
 def export(
-    db: Path,
+    db: Address,
     folder: Path,
     form: str,
     count: int | None,
@@ -131,7 +135,7 @@ def export(
 @json_option
 @guarded
 def import_(
-    db: Path,
+    db: Address,
     source: Path,
     preset: str | None,
     overrides: tuple[str, ...],

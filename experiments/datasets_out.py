@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from archive.address import Address
 from archive.store import Store
 from archive.training_data import Options, export_training_data
 from experiments.rendering import PromptRenderer
@@ -13,7 +14,7 @@ from experiments.report import counted
 __all__ = ["export_rows"]
 
 
-def export_rows(db: Path, folder: Path, options: Options, prompt_tokens: int, *, as_json: bool) -> None:
+def export_rows(db: Address, folder: Path, options: Options, prompt_tokens: int, *, as_json: bool) -> None:
     """Writes training data and its card, and says what was written and what was left out.
 
     Raises:

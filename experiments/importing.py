@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from archive.address import Address
 from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import Candidate, Evaluator, Outcome
@@ -53,7 +54,7 @@ class Imported:
 
 
 def import_kernels(
-    db: Path,
+    db: Address,
     path: Path,
     preset: str | None,
     overrides: Sequence[str],
@@ -87,13 +88,13 @@ def import_kernels(
     _print(done, db, dry_run=dry_run, as_json=as_json)
 
 
-def _config(db: Path, preset: str | None, overrides: Sequence[str]) -> RunConfig:
+def _config(db: Address, preset: str | None, overrides: Sequence[str]) -> RunConfig:
     """The configuration that says problem, target and timing: the one that is named, or that of the archive's last run."""
     if preset is not None:
         return load_config(preset, overrides)
     if overrides:
         raise ConfigurationError("there is nothing to change with --set", expected="--config PRESET", found="none")
-    if not db.exists():
+    if isinstance(db, Path) and not db.exists():
         hint = "--config quickstart, or another of evo-l2 presets"
         raise ConfigurationError(
             "the problem is not known", expected="an archive with a run, or --config", found="neither", hint=hint
@@ -102,11 +103,11 @@ def _config(db: Path, preset: str | None, overrides: Sequence[str]) -> RunConfig
         return restore_config({name: value for name, value in store.run_info().config.items() if name != "import"})
 
 
-def plan_import(db: Path, source: Source, problem: Problem) -> Imported:
+def plan_import(db: Address, source: Source, problem: Problem) -> Imported:
     """What an import would file, without a build and without a write."""
     done = Imported(None, source.kind, len(source.items))
     known: set[str] = set()
-    if db.exists():
+    if not isinstance(db, Path) or db.exists():
         with Store.open(db, create=False) as store:
             rows = store.read(
                 "SELECT DISTINCT k.digest FROM verdicts v JOIN kernels k ON k.id = v.kernel_id JOIN problems p ON"
@@ -240,7 +241,7 @@ def _note(text: str) -> None:
         print(f"\r\x1b[K{printable(text)[:100]}", end="", file=sys.stderr, flush=True)
 
 
-def _print(done: Imported, db: Path, *, dry_run: bool, as_json: bool) -> None:
+def _print(done: Imported, db: Address, *, dry_run: bool, as_json: bool) -> None:
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     if as_json:

@@ -140,7 +140,7 @@ def export_training_data(store: Store, directory: Path, options: Options, render
     with filling(directory) as folder:
         shop, drafts = select(store, options, renderer)
         if not drafts:
-            raise _nothing(options, shop, store.path)
+            raise _nothing(options, shop, store.place)
         columns = columns_of(options.form, options.layout)
         parquet = has_parquet()
         written: dict[str, list[dict[str, Any]]] = {}
@@ -155,7 +155,7 @@ def export_training_data(store: Store, directory: Path, options: Options, render
     return ExportedData(directory, n_rows, dict(sorted(shop.dropped.items())), parquet)
 
 
-def _nothing(options: Options, shop: Workshop, db: Path) -> StorageError:
+def _nothing(options: Options, shop: Workshop, place: str) -> StorageError:
     wanted = {
         "sft": "a kernel that is right and was timed",
         "kto": "a candidate that failed, or is faster or slower than its parent beyond the interval",
@@ -169,5 +169,5 @@ def _nothing(options: Options, shop: Workshop, db: Path) -> StorageError:
     if reasons:
         found += f"; {reasons[0][1]} left out: {reasons[0][0]}"
     return StorageError(
-        f"nothing to export as {options.form}", expected=wanted, found=found, hint=f"evo-l2 archive stats {db}"
+        f"nothing to export as {options.form}", expected=wanted, found=found, hint=f"evo-l2 archive stats {place}"
     )
