@@ -332,6 +332,15 @@ def test_the_same_archive_gives_the_same_bytes_and_loads(archive, form, tmp_path
     _check_columns(form, data["train"])
 
 
+def test_an_archive_on_a_server_gives_the_same_bytes(postgres, tmp_path):
+    """Made by the same additions; the statements and their order mean the same there."""
+    for place, name in ((tmp_path / "a.db", "file"), (postgres.fresh(), "server")):
+        with Store.open(fill(place, 11, 20)) as store:
+            for form in FORMATS:
+                export_training_data(store, tmp_path / name / form, Options(form), PromptRenderer(4096))
+    assert files_of(tmp_path / "file") == files_of(tmp_path / "server")
+
+
 def _check_columns(form, rows):
     """What trl's trainer of each form asks of its columns."""
     for row in rows:
