@@ -252,6 +252,18 @@ def test_exemplars_are_slower_than_what_is_asked_for_beyond_both_intervals(archi
         assert all(e["source"].rstrip("\n") in row["prompt"][1]["content"] for e in row["exemplars"])
 
 
+def test_a_cap_is_not_spent_on_one_split(tmp_path):
+    """Many unrelated kernels of one cell: each split has its share of the rows that the cell may have."""
+    with Store.open(tmp_path / "a.db") as store:
+        run = store.start_run("one", cases.PROBLEM, cases.ENVIRONMENT, "cpu", {}, 1)
+        for i in range(120):
+            run.add(cases.evaluated(i, i, speedup=1.05**i))
+        _, drafts = select(store, Options("contrastive", per_cell=40), PromptRenderer(4096))
+    assert sum(len(members) for members in drafts.values()) == 40
+    assert len(drafts["train"]) > 20
+    assert len(drafts) == 3
+
+
 def test_caps_hold_and_the_rest_is_counted(archive):
     shop, drafts = rows_of(archive, "kto", per_cell=2, per_root=5)
     rows = [draft.values for members in drafts.values() for draft in members]

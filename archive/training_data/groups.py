@@ -270,7 +270,9 @@ def contrastive(shop: Workshop) -> Iterator[Draft]:
         split = shop.split_of(fact)
         if split is not None:
             ranked[fact.place, split].append(fact)
-    wanted = [(fact, split, kernels) for (_, split), kernels in sorted_groups(ranked) for fact in kernels]
+    wanted = [(fact, split, kernels) for (_, split), kernels in ranked.items() for fact in kernels]
+    # By rank over all splits: a cap must not be spent on one of them.
+    wanted.sort(key=lambda item: (*rank(item[0].estimate, item[0].digest or ""), item[0].key))
     for fact, split, kernels in balanced(shop, ((item, item[0]) for item in wanted)):
         exemplars = _exemplars(fact, kernels)
         if not exemplars:
@@ -279,11 +281,6 @@ def contrastive(shop: Workshop) -> Iterator[Draft]:
         draft = _contrast(shop, fact, split, exemplars)
         if draft is not None:
             yield draft
-
-
-def sorted_groups(groups: dict[tuple[Place, str], list[Fact]]) -> list[tuple[tuple[Place, str], list[Fact]]]:
-    """By place and split, so that the order does not depend on which kernel is the fastest."""
-    return sorted(groups.items(), key=lambda item: (item[0][0].problem_key, item[0][0].environment_key, item[0][1]))
 
 
 def _exemplars(target: Fact, kernels: Sequence[Fact]) -> list[Fact]:
