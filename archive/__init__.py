@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from archive.grid import Grid
     from archive.memory import MemoryArchive
     from archive.store import RunHandle, RunInfo, Store
+    from archive.training_data import export_training_data
 
-__all__ = ["Grid", "MemoryArchive", "RunHandle", "RunInfo", "Store"]
+__all__ = ["Grid", "MemoryArchive", "RunHandle", "RunInfo", "Store", "export_training_data"]
 
 _HOMES = {
     "Grid": "archive.grid",
@@ -21,6 +22,7 @@ _HOMES = {
     "RunHandle": "archive.store",
     "RunInfo": "archive.store",
     "Store": "archive.store",
+    "export_training_data": "archive.training_data",
 }
 
 

@@ -11,6 +11,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from archive.address import Address
 from archive.export import export
 from archive.mining import KernelFacts, RunStats, ledger, show, stats, top
 from archive.store import Store
@@ -27,7 +28,7 @@ from experiments.verifying import built_in_words
 __all__ = ["export_kernels", "print_kernel", "print_keys", "print_presets", "print_stats", "print_top"]
 
 
-def print_stats(db: Path, run_name: str | None, *, as_json: bool) -> None:
+def print_stats(db: Address, run_name: str | None, *, as_json: bool) -> None:
     """Every run, or one, with its outcomes, cells, operators and cost.
 
     Raises:
@@ -137,7 +138,7 @@ def _counts(counts: object) -> str:
     return ", ".join(f"{name} {n}" for name, n in counts.items()) or "none"
 
 
-def print_top(db: Path, count: int, run_name: str | None, *, all_kernels: bool, as_json: bool) -> None:
+def print_top(db: Address, count: int, run_name: str | None, *, all_kernels: bool, as_json: bool) -> None:
     """The best elites, one a cell; or the best kernels, whether they hold a cell or not.
 
     Raises:
@@ -184,7 +185,7 @@ def _table(elites: Sequence[Elite], axes: Sequence[Axis], *, timed: bool) -> Tab
     return table
 
 
-def best_kernels(db: Path, count: int) -> list[Kernel]:
+def best_kernels(db: Address, count: int) -> list[Kernel]:
     """The best elites of the last run, whether they hold a cell or not.
 
     Raises:
@@ -219,7 +220,7 @@ def _words(value: Estimate | None) -> str:
     return f"{value.speedup:.3f}x of the baseline's speed ({low:.3f} to {high:.3f}, {value.n_blocks} blocks)"
 
 
-def print_kernel(db: Path, digest: str, *, as_json: bool) -> None:
+def print_kernel(db: Address, digest: str, *, as_json: bool) -> None:
     """One kernel of the archive, right or wrong, over all runs.
 
     Raises:
@@ -294,7 +295,7 @@ def _kernel(facts: KernelFacts) -> dict[str, object]:
     }
 
 
-def export_kernels(db: Path, folder: Path, run_name: str | None, count: int | None, *, as_json: bool) -> None:
+def export_kernels(db: Address, folder: Path, run_name: str | None, count: int | None, *, as_json: bool) -> None:
     """Writes the elites, or the best kernels, as files, with `kernels.jsonl` beside them.
 
     Raises:

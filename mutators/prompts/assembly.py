@@ -11,7 +11,7 @@ from evo_l2.problem import Problem
 from mutators.prompts.facts import clip, facts, without_paths
 from mutators.prompts.slices import Slicer
 
-__all__ = ["TOKENS_PER_MESSAGE", "Template", "render"]
+__all__ = ["TOKENS_PER_MESSAGE", "Template", "render", "render_opening"]
 
 TOKENS_PER_MESSAGE = 16
 """Set aside for what a chat template puts around a message."""
@@ -47,6 +47,11 @@ def render(
         ConfigurationError: What is never cut does not fit.
     """
     return _Prompt(problem, request, template, count_tokens, prompt_tokens).messages()
+
+
+def render_opening(problem: Problem, target: str, template: Template) -> tuple[Message, ...]:
+    """The messages for a kernel without parents: the problem's rules and the task, which is never cut."""
+    return Message("system", _system(problem, target)), Message("user", f"{template.task}\n\n{template.form}")
 
 
 class _Prompt:
