@@ -15,22 +15,18 @@ from typing import Any
 
 from evo_l2.problem import Problem
 from evo_l2.products import read_product
+from evo_l2.targets.cuda import reading
 from evo_l2.targets.cuda.reading.cubin import Cubin, Entry, Parameter, Symbol, read_cubin
 from evo_l2.targets.cuda.reading.gates import Refusal, refusals
 from evo_l2.targets.cuda.reading.resources import complete, parse_usage, resources_of
 from evo_l2.targets.cuda.reading.sass import Sass, machine_code_digest, read_sass
+from evo_l2.targets.cuda.toolchain import disassembler
 from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
 from evo_l2.targets.cuda.toolchain.disassembler import Disassembler
 from evo_l2.targets.cuda.toolchain.nvcc import MOST_PTX_BYTES
 from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
-
-_READERS = (
-    "cubin", "nv_info", "disassembler", "sass", "reaching", "header", "resources", "ptx", "ptx_statements", "local_memory",
-    "gates", "inspection",
-)  # fmt: skip
-"""Modules that decide what an inspection says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +85,8 @@ def _inspected(built: CudaBuilt, entries: tuple[str, ...], code: Cubin, sass: Sa
 @functools.cache
 def _version() -> str:
     """A digest over the code that reads and judges, so that no earlier code's reading is taken for this one's."""
-    folder = Path(__file__).parent
-    return hashlib.sha256(b"".join((folder / f"{name}.py").read_bytes() for name in _READERS)).hexdigest()
+    readers = [*Path(reading.__path__[0]).glob("*.py"), Path(disassembler.__file__), Path(__file__)]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(readers))).hexdigest()
 
 
 def _write(memo: Path, inspection: Inspection) -> None:
