@@ -1,4 +1,4 @@
-"""Descent: whose offspring a kernel is."""
+"""Descent: whose offspring a kernel is, and how fast each ancestor was at first."""
 
 from __future__ import annotations
 
