@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from archive.codec import load_build, load_cell, load_estimate, load_schema, load_text
+from archive.codec import load_build, load_cell, load_estimate, load_measures, load_schema, load_text
 from archive.mining.digests import resolve
 from archive.mining.lineage import Ancestor, lineage
 from archive.store import Store
@@ -62,9 +62,10 @@ def show(store: Store, prefix: str) -> KernelFacts:
     digest = resolve(store, prefix)
     source, target = store.read("SELECT source, target FROM kernels WHERE digest = ?", (digest,))[0]
     rows = store.read(
-        "SELECT p.title, e.key, v.status, v.gate, v.message, v.build, t.cell, m.axes, t.log_ratio, t.log_low, t.log_high,"
-        " t.n_blocks, (SELECT COUNT(*) FROM timing_sessions s WHERE s.verdict_id = v.id)"
-        " FROM verdicts v JOIN kernels k ON k.id = v.kernel_id JOIN problems p ON p.id = v.problem_id"
+        "SELECT p.title, e.key, v.status, v.gate, v.message, v.build, v.measures, n.axes, t.cell, m.axes, t.log_ratio,"
+        " t.log_low, t.log_high, t.n_blocks, (SELECT COUNT(*) FROM timing_sessions s WHERE s.verdict_id = v.id)"
+        " FROM verdicts v JOIN runs r ON r.id = v.run_id JOIN measures_schemas n ON n.id = r.schema_id"
+        " JOIN kernels k ON k.id = v.kernel_id JOIN problems p ON p.id = v.problem_id"
         " JOIN environments e ON e.id = v.environment_id LEFT JOIN standings t ON t.problem_id = v.problem_id"
         " AND t.environment_id = v.environment_id AND t.identity = v.identity AND v.status = 'passed'"
         " LEFT JOIN measures_schemas m ON m.id = t.schema_id WHERE k.digest = ? ORDER BY v.id",
@@ -76,8 +77,13 @@ def show(store: Store, prefix: str) -> KernelFacts:
 
 
 def _judgement(row: Sequence[Any]) -> Judgement:
-    title, environment, status, gate, message, build, text, axes, *estimate, n_sessions = row
+    title, environment, status, gate, message, build, measures, filed_axes, text, axes, *estimate, n_sessions = row
     report, cell = load_build(build), load_cell(text)
+    if status == Status.BUILT.value:
+        # What was never run has no standing, but a place in the grid.
+        axes, values = filed_axes, load_measures(measures)
+        fits = values is not None and len(values) == len(load_schema(axes).axes)
+        cell = load_schema(axes).cell(values) if fits and values is not None else None
     return Judgement(
         problem_title=title,
         environment_key=environment,
