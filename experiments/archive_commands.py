@@ -23,7 +23,7 @@ def archive() -> None:
 @guarded
 def stats(db: Path, run_name: str | None, as_json: bool) -> None:
     """Runs, outcomes, operators, cells and cost."""
-    from experiments.listing import print_stats
+    from experiments.archive_pages.stats_page import print_stats
 
     print_stats(db, run_name, as_json=as_json)
 
@@ -37,7 +37,7 @@ def stats(db: Path, run_name: str | None, as_json: bool) -> None:
 @guarded
 def top(db: Path, count: int, all_kernels: bool, run_name: str | None, as_json: bool) -> None:
     """The best kernels, one a cell, by the lower end of their speed-up's interval."""
-    from experiments.listing import print_top
+    from experiments.archive_pages.top_page import print_top
 
     print_top(db, count, run_name, all_kernels=all_kernels, as_json=as_json)
 
@@ -49,7 +49,7 @@ def top(db: Path, count: int, all_kernels: bool, run_name: str | None, as_json: 
 @guarded
 def show(db: Path, digest: str, as_json: bool) -> None:
     """One kernel, right or wrong, with all that is known of it; DIGEST may be its first few digits."""
-    from experiments.listing import print_kernel
+    from experiments.archive_pages.kernel_page import print_kernel
 
     print_kernel(db, digest, as_json=as_json)
 
