@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from experiments.command import db_argument, guarded, json_option
+from experiments.mining_commands import MINING
 
 __all__ = ["archive"]
 
@@ -33,13 +34,30 @@ def stats(db: Path, run_name: str | None, as_json: bool) -> None:
 @click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="How many.")
 @click.option("--all", "all_kernels", is_flag=True, help="Also kernels that hold no cell.")
 @click.option("--run", "run_name", help="The run; the last when left out.")
+@click.option("--env", "environment", help="The last run of this environment; its key may be its first few digits.")
+@click.option("--pareto", is_flag=True, help="The front over speed and resources instead.")
+@click.option("--resource", "resources", multiple=True, help="What the front weighs, by the name that builds report it by.")
 @json_option
 @guarded
-def top(db: Path, count: int, all_kernels: bool, run_name: str | None, as_json: bool) -> None:
+def top(
+    db: Path,
+    count: int,
+    all_kernels: bool,
+    run_name: str | None,
+    environment: str | None,
+    pareto: bool,
+    resources: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """The best kernels, one a cell, by the lower end of their speed-up's interval."""
-    from experiments.archive_pages.top_page import print_top
+    from experiments.archive_pages.top_page import print_front, print_top
 
-    print_top(db, count, run_name, all_kernels=all_kernels, as_json=as_json)
+    if run_name is not None and environment is not None:
+        raise click.UsageError("--run and --env cannot be given together")
+    if pareto or resources:
+        print_front(db, run_name, environment=environment, resources=resources, as_json=as_json)
+    else:
+        print_top(db, count, run_name, environment=environment, all_kernels=all_kernels, as_json=as_json)
 
 
 @archive.command()
@@ -66,3 +84,7 @@ def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_j
     from experiments.listing import export_kernels
 
     export_kernels(db, folder, run_name, count, as_json=as_json)
+
+
+for command in MINING:
+    archive.add_command(command)

@@ -7,7 +7,7 @@ from archive.mining.columns import COLUMNS, Column
 from archive.mining.comparison import Comparison, Difference, SideBySide, compare, diff_lines
 from archive.mining.digests import resolve
 from archive.mining.edits import KINDS, Edit, TunableChange, edit
-from archive.mining.environments import EnvironmentFacts, environments
+from archive.mining.environments import EnvironmentFacts, environments, last_run
 from archive.mining.families import Family, Relative, family
 from archive.mining.filters import FUNCTIONS, Filter, parse_filter
 from archive.mining.fronts import Front, FrontPoint, pareto, pareto_front
@@ -71,6 +71,7 @@ __all__ = [
     "gain",
     "grid_of",
     "iter_moves",
+    "last_run",
     "ledger",
     "lineage",
     "mean_gain",

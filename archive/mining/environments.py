@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archive.store import Store
+from evo_l2.errors import ConfigurationError
 
-__all__ = ["EnvironmentFacts", "environments"]
+__all__ = ["EnvironmentFacts", "environments", "last_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,17 @@ def environments(store: Store) -> tuple[EnvironmentFacts, ...]:
     return tuple(
         EnvironmentFacts(key, target, json.loads(identity), tuple(runs)) for key, (target, identity, runs) in found.items()
     )
+
+
+def last_run(store: Store, prefix: str) -> str:
+    """The name of the run that was started last in the environment whose key starts with a prefix.
+
+    Raises:
+        ConfigurationError: No environment's key does, or several do.
+    """
+    known = environments(store)
+    found = [facts for facts in known if facts.key.startswith(prefix)]
+    if len(found) != 1:
+        expected = f"the first digits of one of {', '.join(facts.key for facts in known) or 'none'}"
+        raise ConfigurationError("no such environment", expected=expected, found=prefix, hint="evo-l2 archive stats DB")
+    return found[0].runs[-1]

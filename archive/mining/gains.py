@@ -91,6 +91,16 @@ class Mean:
     low: float | None
     high: float | None
 
+    @property
+    def ratio(self) -> float:
+        """The geometric mean of the gains."""
+        return math.exp(self.value)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Its 95 % interval."""
+        return (math.exp(self.low), math.exp(self.high)) if self.low is not None and self.high is not None else None
+
 
 def mean_gain(values: Sequence[float]) -> Mean | None:
     """The mean of log gains with the 2.5th to 97.5th percentile of 1,000 bootstrap means; None without any.

@@ -1,0 +1,156 @@
+"""`evo-l2 archive query`: rows by SQL or by a filter expression."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from archive.codec import load_build
+from archive.mining import COLUMNS, Answer, query, write_parquet
+from archive.store import Store
+from experiments.archive_pages.frames import frame
+from experiments.printable import printable
+from experiments.report import counted
+
+__all__ = ["print_columns", "print_query"]
+
+_LONGEST_CELL = 60
+
+
+def print_query(
+    db: Path,
+    text: str,
+    *,
+    table: str,
+    run_name: str | None,
+    columns: Sequence[str] | None,
+    timeout_s: float,
+    limit: int,
+    form: str,
+    parquet: Path | None,
+) -> None:
+    """The rows of a query: as a table, cut to `limit` rows, or all of them as `csv` or `json`, or in a Parquet file.
+
+    Raises:
+        ConfigurationError: The query does not parse, or would do more than read.
+        StorageError: The database cannot be read, the time is spent, or the file cannot be written.
+    """
+    with (
+        Store.open(db, create=False) as store,
+        query(store, text, name=table, run_name=run_name, columns=columns, timeout_s=timeout_s) as answer,
+    ):
+        if parquet is not None:
+            rows = ({name: _plain(v) for name, v in zip(_unique(answer.columns), row, strict=True)} for row in answer.rows)
+            n_rows = write_parquet(rows, parquet, columns=())
+            print(f"{counted(n_rows, 'row')} in {parquet}")
+        elif form == "csv":
+            _write_csv(answer)
+        elif form == "json":
+            _write_json(answer)
+        else:
+            _print_table(answer, limit)
+
+
+def _write_csv(answer: Answer) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(answer.columns)
+    for row in answer.rows:
+        writer.writerow([json.dumps(v) if isinstance(v, list) else _plain(v) for v in row])
+
+
+def _write_json(answer: Answer) -> None:
+    """One row a line, so that a long answer can be read as it comes."""
+    names = _unique(answer.columns)
+    lead = "["
+    for row in answer.rows:
+        print(f"{lead}\n  {json.dumps({n: _plain(v) for n, v in zip(names, row, strict=True)})}", end="")
+        lead = ","
+    print("[]" if lead == "[" else "\n]")
+
+
+def _print_table(answer: Answer, limit: int) -> None:
+    console = Console(highlight=False)
+    rows = list(itertools.islice(answer.rows, limit + 1))
+    shown = rows[:limit]
+    numbers = {name for i, name in enumerate(answer.columns) if all(isinstance(row[i], int | float | None) for row in shown)}
+    table = frame(answer.columns, right=numbers, wrap=[name for name in answer.columns if name not in numbers])
+    for row in shown:
+        table.add_row(*(_cell(value) for value in row))
+    if shown or answer.columns:
+        console.print(table)
+    rest = "" if len(rows) <= limit else "; there are more: --limit, or --csv for all, shows them"
+    console.print(Text(f"{counted(len(shown), 'row')}{rest}", style="dim"), soft_wrap=True)
+
+
+def _cell(value: Any) -> Text:
+    if value is None:
+        return Text("-", style="dim")
+    if isinstance(value, float):
+        return Text(f"{value:.4g}")
+    text = printable(str(_plain(value))).replace("\n", "\\n")
+    if len(text) == 64 and set(text) <= set("0123456789abcdef"):
+        text = text[:12]
+    return Text(text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON and CSV can hold: bytes as hexadecimal digits, what is not finite as null."""
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names, numbered where one comes several times."""
+    found: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{i}" for i in itertools.count(2))
+        free = name if name not in found else next(other for other in numbered if other not in found)
+        found.append(free)
+    return found
+
+
+def print_columns(db: Path, table: str, *, as_json: bool) -> None:
+    """The columns of a flat table, those that the builds of this archive report among them.
+
+    Raises:
+        StorageError: The database cannot be read.
+    """
+    columns = list(COLUMNS[table])
+    extra = list(_reported(db)) if table in ("candidates", "kernels") else []
+    if as_json:
+        rows = [{"column": c.name, "type": c.kind, "meaning": c.meaning} for c in columns]
+        print(
+            json.dumps(rows + [{"column": name, "type": None, "meaning": "reported by builds"} for name in extra], indent=2)
+        )
+        return
+    console = Console(highlight=False)
+    shown = frame((table, "type", "meaning"), wrap=("meaning",))
+    for column in columns:
+        shown.add_row(column.name, column.kind, column.meaning)
+    console.print(shown)
+    if extra:
+        known = {column.name for column in columns}
+        words = ", ".join(name for name in extra if name not in known)
+        console.print(Text(f"and what the last builds report: {words}"))
+    console.print(Text("\nexample: evo-l2 archive query DB \"operator == 'edit' and speedup > 1.2\"", style="dim"))
+
+
+def _reported(db: Path) -> Iterator[str]:
+    with Store.open(db, create=False) as store:
+        rows = store.read("SELECT build FROM verdicts WHERE build IS NOT NULL ORDER BY id DESC LIMIT 200")
+    yield from sorted({name for (build,) in rows for name in _resources(build)})
+
+
+def _resources(text: str) -> Mapping[str, object]:
+    build = load_build(text)
+    return build.resources if build is not None else {}
