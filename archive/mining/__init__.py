@@ -19,7 +19,7 @@ from archive.mining.moves import Move, MoveStats, iter_moves, moves, tally
 from archive.mining.queries import query, select
 from archive.mining.regimes import RegimeElite, elites, regime
 from archive.mining.runs import CurvePoint, LedgerLine, OperatorStats, RunStats, curve, ledger, stats
-from archive.mining.sql import Answer, sql
+from archive.mining.sql import Answer, is_sql, sql
 from archive.mining.tables import TABLES, Table, arrow_of, table, write_parquet
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "fields",
     "gain",
     "grid_of",
+    "is_sql",
     "iter_moves",
     "last_run",
     "ledger",

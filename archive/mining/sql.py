@@ -18,6 +18,21 @@ from evo_l2.errors import ConfigurationError, StorageError
 __all__ = ["Answer", "is_sql", "sql"]
 
 _WORDS = ("select", "with", "values", "explain")
+_REFUSED = (
+    "alter",
+    "attach",
+    "begin",
+    "copy",
+    "create",
+    "delete",
+    "detach",
+    "drop",
+    "insert",
+    "pragma",
+    "set",
+    "update",
+    "vacuum",
+)
 _PAGE = 1000
 _LONGEST_VALUE_BYTES = 64 * 2**20
 _STEPS = 20_000
@@ -35,9 +50,13 @@ class Answer:
 
 
 def is_sql(text: str) -> bool:
-    """Whether a query is a statement, by its first word; else it is a filter expression."""
+    """Whether a query is a statement, by its first word, also one that will be refused; else it is a filter expression."""
+    return _first_word(text) in (*_WORDS, *_REFUSED)
+
+
+def _first_word(text: str) -> str:
     words = text.split(maxsplit=1)
-    return bool(words) and words[0].lower().lstrip("(") in _WORDS
+    return words[0].lower().lstrip("(") if words else ""
 
 
 @contextlib.contextmanager
@@ -53,7 +72,7 @@ def sql(store: Store, statement: str, *, timeout_s: float = 30.0) -> Iterator[An
         ConfigurationError: The statement does not parse, or would do more than read.
         StorageError: The archive cannot be read, or the time is spent.
     """
-    if not is_sql(statement):
+    if _first_word(statement) not in _WORDS:
         expected, found = "a statement that begins with SELECT, WITH, VALUES or EXPLAIN", repr(statement[:60])
         raise ConfigurationError("the statement is not one that reads", expected=expected, found=found)
     url = str(getattr(store, "url", store.path))

@@ -91,8 +91,13 @@ def table(store: Store, name: str, run_name: str | None = None) -> Table:
     return Table(name, COLUMNS[name], lambda: _ROWS[name](store, run))
 
 
-def arrow_of(rows: Iterator[Row], columns: Sequence[Column] = ()) -> pyarrow.Table:
-    """Rows as a `pyarrow.Table`: the given columns first, then all others by name, their types as their values are.
+def arrow_of(rows: Iterator[Row], columns: Sequence[Column] = (), order: Sequence[str] | None = None) -> pyarrow.Table:
+    """Rows as a `pyarrow.Table`.
+
+    Args:
+        rows: One dictionary each; what is missing is null.
+        columns: Columns whose types are known; those of others are as their values are.
+        order: The columns of the table; None for the known ones, then all others by name.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -112,8 +117,9 @@ def arrow_of(rows: Iterator[Row], columns: Sequence[Column] = ()) -> pyarrow.Tab
         arrays = {name: _array(arrow, [row.get(name) for row in chunk], named.get(name)) for name in (*named, *extra)}
         parts.append(arrow.table(arrays))
     if not parts:
-        return arrow.table({name: arrow.array([], kind) for name, kind in named.items()})
-    return _joined(arrow, parts, tuple(named))
+        names = order if order is not None else tuple(named)
+        return arrow.table({name: arrow.array([], named.get(name, arrow.null())) for name in names})
+    return _joined(arrow, parts, tuple(named), order)
 
 
 def _array(arrow: Any, values: list[Any], kind: Any) -> Any:
@@ -127,7 +133,7 @@ def _array(arrow: Any, values: list[Any], kind: Any) -> Any:
         return arrow.array([None if value is None else str(value) for value in values], arrow.string())
 
 
-def _joined(arrow: Any, parts: list[Any], first: tuple[str, ...]) -> Any:
+def _joined(arrow: Any, parts: list[Any], first: tuple[str, ...], order: Sequence[str] | None) -> Any:
     """The parts as one table; a column that is text in one part is text in all."""
     try:
         whole = arrow.concat_tables(parts, promote_options="permissive")
@@ -138,17 +144,17 @@ def _joined(arrow: Any, parts: list[Any], first: tuple[str, ...]) -> Any:
             for part in parts
         ]
         whole = arrow.concat_tables(parts, promote_options="permissive")
-    return whole.select([*first, *sorted(set(whole.column_names) - set(first))])
+    return whole.select(order if order is not None else [*first, *sorted(set(whole.column_names) - set(first))])
 
 
-def write_parquet(rows: Iterator[Row], path: Path, columns: Sequence[Column] = ()) -> int:
-    """Writes rows to a Parquet file, whole or not at all. How many they were.
+def write_parquet(rows: Iterator[Row], path: Path, columns: Sequence[Column] = (), order: Sequence[str] | None = None) -> int:
+    """Writes rows to a Parquet file, whole or not at all; see `arrow_of`. How many they were.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
         StorageError: The file cannot be written.
     """
-    whole = arrow_of(rows, columns)
+    whole = arrow_of(rows, columns, order)
     partial = path.with_name(f"{path.name}.partial")
     try:
         _library("pyarrow.parquet").write_table(whole, partial)

@@ -17,7 +17,7 @@ from archive.mining import CellMap, cells, elites, environments, rebin
 from archive.store import Store
 from evo_l2.errors import ConfigurationError
 from evo_l2.measures import Axis, MeasuresSchema
-from experiments.archive_pages.frames import frame
+from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import environment_in_words, estimate_facts, estimate_in_words
 from experiments.printable import printable
 from experiments.report import counted
@@ -78,16 +78,16 @@ def print_cells(
         print(json.dumps(_facts(found), indent=2))
         return
     console = Console(highlight=False)
-    console.print(Text(found.field.problem_title, style="bold"), soft_wrap=True)
-    console.print(Text(f"environment {environment_in_words(machine)}"), soft_wrap=True)
+    say(console, found.field.problem_title, "bold")
+    say(console, f"environment {environment_in_words(machine)}")
     what = "kernels" if shown == "kernels" else "best speed-up"
     axes = found.schema.axes
-    console.print(Text(f"{what} by {axes[x].name} (across) and {axes[y].name} (down){_others(found, x, y)}"), soft_wrap=True)
+    say(console, f"{what} by {axes[x].name} (across) and {axes[y].name} (down){_others(found, x, y)}")
     console.print()
     _print_map(console, _View(found, x, y, shown))
     console.print()
     for line in _footer(found):
-        console.print(Text(line, style="dim"), soft_wrap=True)
+        say(console, line, "dim")
 
 
 def _axes(found: CellMap, across: str | None, down: str | None) -> tuple[int, int]:
@@ -248,8 +248,8 @@ def print_regimes(db: Path, *, as_json: bool) -> None:
             speedup, interval = f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}"
         table.add_row(elite.digest[:12], speedup, interval, str(elite.n_kernels), printable(elite.cell_in_words))
     for (environment, regime), table in groups.items():
-        console.print(Text.assemble((regime, "bold"), f", environment {environment}"), soft_wrap=True)
+        say(console, Text.assemble((regime, "bold"), f", environment {environment}"))
         console.print(table)
         console.print()
     if not groups:
-        console.print(Text(f"no kernel passed in {db}"), soft_wrap=True)
+        say(console, f"no kernel passed in {db}")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from archive.mining import Comparison, Difference, Judgement, SideBySide, compare
 from archive.store import Store
-from experiments.archive_pages.frames import frame
+from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import estimate_facts, gain_facts, gain_in_words, interval_in_words
 from experiments.printable import printable
 
@@ -33,7 +33,7 @@ def print_diff(db: Path, left: str, right: str, *, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     if found.left.digest == found.right.digest:
-        console.print(Text(f"{found.left.digest[:12]} with itself: nothing differs"), soft_wrap=True)
+        say(console, f"{found.left.digest[:12]} with itself: nothing differs")
         return
     print_diff_lines(console, found.diff)
     for title, rows in (("launch", found.launch), ("tunables", found.tunables)):
@@ -42,12 +42,12 @@ def print_diff(db: Path, left: str, right: str, *, as_json: bool) -> None:
             console.print(_table(found, title, rows))
     for place in found.places:
         console.print()
-        console.print(Text(place.problem_title, style="bold"), soft_wrap=True)
+        say(console, place.problem_title, "bold")
         console.print(Text(f"environment {place.environment_key}"))
         console.print(_place(found, place))
-        console.print(Text(_verdict(found, place)), soft_wrap=True)
+        say(console, _verdict(found, place))
     if not found.places:
-        console.print(Text("\nThe two were never judged on one problem in one environment."), soft_wrap=True)
+        say(console, "\nThe two were never judged on one problem in one environment.")
 
 
 def print_diff_lines(console: Console, lines: Iterable[str], indent: str = "") -> None:

@@ -1,12 +1,14 @@
-"""Tables as all pages draw them: no lines, one space between columns, nothing cut."""
+"""Tables and notes as all pages print them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["frame"]
+__all__ = ["frame", "say"]
 
 
 def frame(names: Iterable[str], *, right: Collection[str] = (), wrap: Collection[str] = ()) -> Table:
@@ -15,3 +17,8 @@ def frame(names: Iterable[str], *, right: Collection[str] = (), wrap: Collection
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wrap, overflow="fold")
     return table
+
+
+def say(console: Console, text: str | Text, style: str = "") -> None:
+    """A line of words: broken between words on a terminal, and whole anywhere else."""
+    console.print(Text(text, style=style) if isinstance(text, str) else text, soft_wrap=not console.is_terminal)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from archive.mining import Family, Relative, diff_lines, family, show
 from archive.store import Store
-from evo_l2.evaluation import rank
+from evo_l2.evaluation import Status, rank
 from experiments.archive_pages.diff_page import print_diff_lines
-from experiments.archive_pages.frames import frame
-from experiments.archive_pages.words import estimate_facts, gain_facts, interval_in_words
+from experiments.archive_pages.frames import frame, say
+from experiments.archive_pages.words import estimate_facts, gain_facts, gain_in_words, interval_in_words
 from experiments.report import counted
 
 __all__ = ["print_lineage"]
@@ -39,20 +38,20 @@ def print_lineage(db: Path, digest: str, *, depth: int | None, limit: int, with_
         return
     console = Console(highlight=False)
     if found.kernel is None:
-        console.print(Text("a seed that no run has told yet: no ancestors, no descendants"), soft_wrap=True)
+        say(console, "a seed that no run has told yet: no ancestors, no descendants")
         return
     if with_diffs:
         for (generation, relative), diff in zip(shown, diffs, strict=True):
-            console.print(_table([(generation, relative)]))
+            say(console, _step(generation, relative), _style(generation, relative))
             print_diff_lines(console, diff[2:], "    ")
             console.print()
     else:
         console.print(_table(shown))
     note = "gain: over the first parent; generation 0: the kernel asked about; speed-ups over all sessions"
-    console.print(Text(note, style="dim"), soft_wrap=True)
+    say(console, note, "dim")
     if found.n_left_out:
         more = counted(found.n_left_out, "descendant")
-        console.print(Text(f"{more} more were left out; --limit shows more", style="dim"), soft_wrap=True)
+        say(console, f"{more} more were left out; --limit shows more", "dim")
 
 
 def _ordered(found: Family) -> list[tuple[int, Relative]]:
@@ -79,20 +78,36 @@ def _table(rows: Sequence[tuple[int, Relative]]) -> Table:
     table = frame(names, right=("", "speed-up", "gain"), wrap=("candidate",))
     for generation, relative in rows:
         gain = relative.gains[0] if relative.gains else None
-        speedup = f"{relative.estimate.speedup:.3f}" if relative.estimate is not None else relative.status or "repeat"
-        style = "bold" if generation == 0 else "green" if gain and gain.is_sure else "red" if gain and gain.is_loss else ""
-        indent = " " * min(max(generation, 0), _MOST_INDENT)
+        indent = " " * min(2 * max(generation, 0), _MOST_INDENT)
         table.add_row(
             f"{generation:+d}" if generation else "0",
             indent + relative.digest[:12],
             relative.operator,
-            speedup,
+            _speed(relative),
             f"{gain.ratio:.3f}x" if gain is not None else "",
             interval_in_words(gain.interval) if gain is not None else "",
             f"{relative.run} #{relative.index}",
-            style=style,
+            style=_style(generation, relative),
         )
     return table
+
+
+def _speed(relative: Relative) -> str:
+    if relative.estimate is not None:
+        return f"{relative.estimate.speedup:.3f}"
+    return "not timed" if relative.status == Status.PASSED.value else relative.status or "repeat"
+
+
+def _style(generation: int, relative: Relative) -> str:
+    gain = relative.gains[0] if relative.gains else None
+    return "bold" if generation == 0 else "green" if gain and gain.is_sure else "red" if gain and gain.is_loss else ""
+
+
+def _step(generation: int, relative: Relative) -> str:
+    words = [f"{generation:+d}" if generation else "0", relative.digest[:12], relative.operator, _speed(relative)]
+    if relative.gains:
+        words.append(f"gain {gain_in_words(relative.gains[0])}")
+    return "  ".join([*words, f"{relative.run} #{relative.index}"])
 
 
 def _diff(store: Store, relative: Relative) -> tuple[str, ...]:

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from archive.mining import Mean, MoveStats, Share, moves
 from archive.store import Store
-from experiments.archive_pages.frames import frame
+from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import gain_facts, mean_in_words, share_in_words
 
 __all__ = ["print_moves"]
@@ -29,7 +28,7 @@ def print_moves(db: Path, run_name: str | None, *, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     if not found:
-        console.print(Text(f"no candidate of {run_name or db} changed a parent"), soft_wrap=True)
+        say(console, f"no candidate of {run_name or db} changed a parent")
         return
     wide = console.width >= 100
     names = ("move", "made", "known", "valid", "gained", "mean gain", *(("lost", "best gain", "by") if wide else ()))
@@ -50,7 +49,7 @@ def print_moves(db: Path, run_name: str | None, *, as_json: bool) -> None:
         " 95 % interval; mean gain: geometric, with a bootstrap interval",
         "an edit that touches several things counts in several rows",
     ):
-        console.print(Text(note, style="dim"))
+        say(console, note, "dim")
 
 
 def _name(row: MoveStats) -> str:

@@ -15,15 +15,17 @@ from rich.console import Console
 from rich.text import Text
 
 from archive.codec import load_build
-from archive.mining import COLUMNS, Answer, query, write_parquet
+from archive.mining import COLUMNS, Answer, is_sql, query, write_parquet
 from archive.store import Store
-from experiments.archive_pages.frames import frame
+from experiments.archive_pages.frames import frame, say
 from experiments.printable import printable
 from experiments.report import counted
 
 __all__ = ["print_columns", "print_query"]
 
 _LONGEST_CELL = 60
+_NARROWEST = 12
+"""A column of words is not squeezed below this; what needs more than the screen has is shown row by row."""
 
 
 def print_query(
@@ -49,8 +51,10 @@ def print_query(
         query(store, text, name=table, run_name=run_name, columns=columns, timeout_s=timeout_s) as answer,
     ):
         if parquet is not None:
-            rows = ({name: _plain(v) for name, v in zip(_unique(answer.columns), row, strict=True)} for row in answer.rows)
-            n_rows = write_parquet(rows, parquet, columns=())
+            names = _unique(answer.columns)
+            rows = ({name: _plain(value) for name, value in zip(names, row, strict=True)} for row in answer.rows)
+            known = [column for column in COLUMNS[table] if column.name in names and not is_sql(text)]
+            n_rows = write_parquet(rows, parquet, known, names)
             print(f"{counted(n_rows, 'row')} in {parquet}")
         elif form == "csv":
             _write_csv(answer)
@@ -82,13 +86,34 @@ def _print_table(answer: Answer, limit: int) -> None:
     rows = list(itertools.islice(answer.rows, limit + 1))
     shown = rows[:limit]
     numbers = {name for i, name in enumerate(answer.columns) if all(isinstance(row[i], int | float | None) for row in shown)}
-    table = frame(answer.columns, right=numbers, wrap=[name for name in answer.columns if name not in numbers])
-    for row in shown:
-        table.add_row(*(_cell(value) for value in row))
-    if shown or answer.columns:
+    cells = [[_cell(value) for value in row] for row in shown]
+    widths = [max(len(name), *(cell.cell_len for cell in column), 0) for name, column in _columns(answer.columns, cells)]
+    least = sum(
+        width if name in numbers else min(width, _NARROWEST) for name, width in zip(answer.columns, widths, strict=True)
+    )
+    if shown and least + 2 * len(widths) > console.width:
+        _print_records(console, answer.columns, cells)
+    elif answer.columns:
+        table = frame(answer.columns, right=numbers, wrap=[name for name in answer.columns if name not in numbers])
+        for line in cells:
+            table.add_row(*line)
         console.print(table)
     rest = "" if len(rows) <= limit else "; there are more: --limit, or --csv for all, shows them"
-    console.print(Text(f"{counted(len(shown), 'row')}{rest}", style="dim"), soft_wrap=True)
+    say(console, f"{counted(len(shown), 'row')}{rest}", "dim")
+
+
+def _columns(names: Sequence[str], cells: Sequence[Sequence[Text]]) -> Iterator[tuple[str, list[Text]]]:
+    return ((name, [line[i] for line in cells]) for i, name in enumerate(names))
+
+
+def _print_records(console: Console, names: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
+    """Rows that are too wide for the screen, one below the other."""
+    for i, line in enumerate(cells):
+        table = frame((f"row {i + 1}", ""), wrap=("",))
+        for name, cell in zip(names, line, strict=True):
+            table.add_row(name, cell)
+        console.print(table)
+        console.print()
 
 
 def _cell(value: Any) -> Text:
@@ -142,7 +167,7 @@ def print_columns(db: Path, table: str, *, as_json: bool) -> None:
         known = {column.name for column in columns}
         words = ", ".join(name for name in extra if name not in known)
         console.print(Text(f"and what the last builds report: {words}"))
-    console.print(Text("\nexample: evo-l2 archive query DB \"operator == 'edit' and speedup > 1.2\"", style="dim"))
+    say(console, "\nexample: evo-l2 archive query DB \"operator == 'edit' and speedup > 1.2\"", "dim")
 
 
 def _reported(db: Path) -> Iterator[str]:

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from archive.mining import RunStats, ledger, stats
+from archive.mining import EnvironmentFacts, RunStats, ledger, stats
 from archive.store import Store
 from evo_l2.evaluation import Status
+from experiments.archive_pages.frames import say
 from experiments.archive_pages.words import estimate_facts, estimate_in_words
 from experiments.report import counted
 
@@ -32,9 +33,12 @@ def print_stats(db: Path, run_name: str | None, *, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     if not runs:
-        console.print(Text(f"no run in {db}"), soft_wrap=True)
+        say(console, f"no run in {db}")
     for run in runs:
         _print_run(console, run)
+    n_environments = len({run["environment"] for run in runs})
+    if n_environments > 1:
+        say(console, f"{n_environments} environments: compare numbers within one; archive top and cells show one", "dim")
 
 
 def _stats(store: Store, name: str) -> dict[str, object]:
@@ -45,6 +49,7 @@ def _stats(store: Store, name: str) -> dict[str, object]:
         "run": found.run.name,
         "problem": found.run.problem_title,
         "environment": found.run.environment.key,
+        "machine": EnvironmentFacts(found.run.environment.key, found.run.target, found.run.environment.identity, ()).machine,
         "created": found.run.created,
         "finished": found.run.finished,
         "candidates": found.run.n_candidates,
@@ -88,6 +93,7 @@ def _print_run(console: Console, run: dict[str, object]) -> None:
     ended = f"finished {_moment(run['finished'])}" if run["finished"] is not None else "not finished"
     rows = {
         "started": f"{_moment(run['created'])}, {ended}",
+        "environment": f"{run['environment']}, {run['machine']}",
         "candidates": run["candidates"],
         "cells": f"{run['cells']} of {run['all_cells']}, QD score {run['qd_score']:.3f}",
         "best": run["best_in_words"],
@@ -106,10 +112,7 @@ def _print_run(console: Console, run: dict[str, object]) -> None:
         shown = {**row, "seconds": f"{row['seconds']:.1f}"}
         table.add_row(*(str(shown[name]) for name in names))
     console.print(table)
-    console.print(
-        Text("records: offspring that raised the run's best; QD score: sum of the cells' best speed-ups", style="dim"),
-        soft_wrap=True,
-    )
+    say(console, "records: offspring that raised the run's best; QD score: sum of the cells' best speed-ups", "dim")
     console.print()
 
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from archive.mining import EnvironmentFacts, Front, environments, last_run, pareto, top
 from archive.store import Store
 from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate
-from experiments.archive_pages.frames import frame
+from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import environment_in_words, estimate_facts, interval_in_words
 from experiments.report import counted
 
@@ -72,7 +71,8 @@ def print_front(db: Path, run_name: str | None, *, environment: str | None, reso
     console.print(table)
     weighed = ", ".join((*(("speed",) if found.is_timed else ()), *found.axes)) or "nothing"
     what = f"{counted(len(found.points), 'kernel')} of {found.n_kernels}: no other is at least as good in {weighed}"
-    console.print(Text(f"{what} and better in one; speed by the lower end", style="dim"), soft_wrap=True)
+    how = "speed by the lower end" if found.is_timed else "nothing was run, so speed is not weighed"
+    say(console, f"{what} and better in one; {how}", "dim")
     _say_others(console, known, found.field.environment_key)
 
 
@@ -81,10 +81,10 @@ def _say_others(console: Console, known: Sequence[EnvironmentFacts], shown: str)
     if len(known) < 2:
         return
     own = next(facts for facts in known if facts.key == shown)
-    console.print(Text(f"environment {environment_in_words(own)}; with --env:", style="dim"), soft_wrap=True)
+    say(console, f"environment {environment_in_words(own)}; with --env:", "dim")
     for facts in known:
         if facts.key != shown:
-            console.print(Text(f"  {environment_in_words(facts)}", style="dim"), soft_wrap=True)
+            say(console, f"  {environment_in_words(facts)}", "dim")
 
 
 def _speed(estimate: Estimate | None) -> tuple[str, str]:
