@@ -1,7 +1,7 @@
 """What an edit touched: kinds of change, from the sources of parent and offspring.
 
 Lines are compared as two bags, spaces aside: what one source has and the other has not was changed, wherever it stands. Each
-changed line that is no comment gives the edit the kinds below whose pattern it matches; a line that matches none is *other*.
+changed line that is no comment gives the edit the kinds below whose pattern it matches; where none does, the edit is *other*.
 A tunable (`//?`) whose value differs is *tunable*, by name and direction, and its line counts for nothing else.
 
 | kind | a changed line holds |
@@ -42,7 +42,7 @@ _PATTERNS = {
     "loop": r"\b(?:for|while)\s*\(|\bdo\s*\{",
     "vector width": r"\b(?:float|half|int|uint|short|char|double)[248]\b|\b__half2\b|\b__m(?:128|256|512)|\bvector_size\b"
     r"|\b_mm\d*_\w*(?:load|store|set1|setzero|broadcast)|\b(?:vld|vst)\d|\bsv(?:float|ld|st)\w*",
-    "multiply-add": r"\b(?:wg|w)?mma(?:\b|_)|_mma\b|\bv?fma\w*|_fn?m(?:add|sub)|\b__h?fma\w*|dpbf16|\bsvmla\w*",
+    "multiply-add": r"\b(?:wg|w)?mma(?:\b|_)|_mma\b|(?:\b|_)v?fma\w*|_fn?m(?:add|sub)|\b__hfma\w*|dpbf16|\bsvmla\w*",
     "copy": r"\bcp[._]async|\bmemcpy\w*|\b(?:ld|st)matrix\b|\btensormap\b|\b__ldg\b|\b__pipeline_memcpy",
     "prefetch": r"prefetch",
     "barrier": r"\b__sync\w+|\bmbarrier\b|\bbar(?:rier)?\.|\bfence\b|\b__threadfence|\b(?:commit|wait)_?(?:group|all|prior)"
@@ -94,7 +94,9 @@ def edit(parent: str, offspring: str) -> Edit:
     removed.subtract(after)
     added.subtract(before)
     touched = [line for bag in (+removed, +added) for line in bag]
-    kinds = {kind for line in touched for kind in _kinds(line)}
+    kinds = {kind for line in touched for kind, pattern in _COMPILED.items() if pattern.search(line)}
+    if touched and not kinds:
+        kinds.add("other")
     if changes:
         kinds.add("tunable")
     if not kinds:
@@ -133,7 +135,3 @@ def _lines(source: str, but: set[int]) -> list[str]:
             if line:
                 found.append(line)
     return found
-
-
-def _kinds(line: str) -> list[str]:
-    return [kind for kind, pattern in _COMPILED.items() if pattern.search(line)] or ["other"]

@@ -92,7 +92,8 @@ def _candidate(row: Sequence[Any], parents: Sequence[tuple[str, Estimate | None]
         "parent_2": parents[1][0] if len(parents) > 1 else None,
         "cell": cell,
         "added": added,
-        **_speed(estimate, standing[4]),
+        **_speed(estimate),
+        "n_sessions": standing[4] or 0,
         **_gain(gain(estimate, former) if estimate is not None and former is not None else None),
         **(dict(zip(_CALL_SUMS, calls, strict=True)) if calls is not None else {"n_calls": 0}),
         "wall_s": load(seconds).get("wall"),
@@ -164,7 +165,8 @@ def kernel_rows(store: Store, run_name: str | None) -> Iterator[Row]:
                 "gate": gate,
                 "message": _text(message),
                 "cell": cell,
-                **_speed(load_estimate(*standing[:4]), standing[4]),
+                **_speed(load_estimate(*standing[:4])),
+                "n_sessions": standing[4] or 0,
                 "build_s": report.seconds if report is not None else None,
                 "first_run": run,
                 "created": created,
@@ -227,7 +229,7 @@ def cell_rows(store: Store, run_name: str | None) -> Iterator[Row]:
                 "problem": elite.problem_title,
                 "digest": elite.digest,
                 "identity": elite.identity,
-                **_speed(elite.estimate, None),
+                **_speed(elite.estimate),
                 "n_kernels": elite.n_kernels,
             }
 
@@ -256,12 +258,12 @@ def move_rows(store: Store, run_name: str | None) -> Iterator[Row]:
         }
 
 
-def _speed(estimate: Estimate | None, n_sessions: int | None) -> Row:
+def _speed(estimate: Estimate | None) -> Row:
     if estimate is None:
-        return {"n_blocks": 0, "n_sessions": 0}
+        return {"n_blocks": 0}
     logs = (estimate.log_ratio, estimate.log_low, estimate.log_high)
     speed = dict(zip(("speedup", "speedup_low", "speedup_high"), map(math.exp, logs), strict=True))
-    return {**speed, "n_blocks": estimate.n_blocks, "n_sessions": n_sessions}
+    return {**speed, "n_blocks": estimate.n_blocks}
 
 
 def _gain(found: Gain | None) -> Row:
