@@ -138,8 +138,8 @@ def _too_long(timeout_s: float) -> StorageError:
     return StorageError("the query took too long", expected=f"an end within {timeout_s:g} s", found="none", hint=hint)
 
 
-def _bad(text: str) -> ConfigurationError:
-    hint = 'evo-l2 archive query DB "SELECT name, sql FROM sqlite_master", for the tables'
+def _bad(text: str, tables: str = "SELECT name, sql FROM sqlite_master") -> ConfigurationError:
+    hint = f'evo-l2 archive query DB "{tables}", for the tables'
     return ConfigurationError("the statement cannot be run", expected="one SELECT", found=text, hint=hint)
 
 
@@ -176,7 +176,7 @@ def _refused_by_server(driver: Any, timeout_s: float) -> Iterator[None]:
         if "read-only transaction" in text:
             expected = "a statement that only reads the archive's tables"
             raise ConfigurationError("the statement is refused", expected=expected, found=text) from error
-        raise _bad(text) from error
+        raise _bad(text, "SELECT table_name, column_name FROM information_schema.columns") from error
 
 
 def _fetched(cursor: Any) -> Iterator[tuple[Any, ...]]:

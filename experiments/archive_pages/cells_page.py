@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,11 +188,13 @@ def _with_boundaries(schema: MeasuresSchema, texts: Sequence[str]) -> MeasuresSc
     """The axes with other boundaries, given as `AXIS=1,8,64`."""
     axes = {axis.name: axis for axis in schema.axes}
     for text in texts:
-        name, _, values = text.partition("=")
+        name, sign, values = text.partition("=")
         try:
             numbers = tuple(float(value) for value in values.split(",") if value.strip())
             if name not in axes:
                 raise ValueError(f"no axis {name!r}; there are {', '.join(axes)}")
+            if not sign or not all(map(math.isfinite, numbers)):
+                raise ValueError("no finite numbers")
             axes[name] = Axis(name, numbers, _labels(numbers))
         except ValueError as error:
             expected = "AXIS=NUMBER,NUMBER,... with rising numbers"
