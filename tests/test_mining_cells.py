@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from archive import Store, mining
@@ -61,7 +61,7 @@ MEASURES = st.tuples(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kernels=st.lists(st.tuples(MEASURES, st.sampled_from((0.5, 1.0, 2.0)), st.booleans()), min_size=1, max_size=8))
 def test_cells_are_those_of_the_run_whatever_was_added(kernels, empty, tmp_path_factory):
     with Store.open(shutil.copy(empty, tmp_path_factory.mktemp("cells") / "a.db")) as store:
@@ -150,7 +150,7 @@ ADDITIONS = st.lists(
 
 
 @pytest.mark.ribs
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(additions=ADDITIONS)
 def test_without_noise_the_grid_is_that_of_pyribs(additions):
     archives = pytest.importorskip("ribs.archives", reason="pip install 'evo-l2[dev]'")
@@ -239,7 +239,7 @@ def test_kernels_of_two_shapes_of_one_regime_compete_and_environments_do_not(sto
 # --- fronts -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(vectors=st.lists(st.tuples(*[st.integers(0, 4)] * 3), max_size=25))
 def test_the_front_is_what_no_other_beats(vectors):
     kept = mining.pareto_front(vectors)

@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from archive import Store, mining
+from archive.mining import edits
 from evo_l2.contracts import Candidate, Outcome
 from evo_l2.evaluation import Estimate, Evaluation, Status
 from evo_l2.kernel import Kernel
@@ -88,10 +89,12 @@ def test_tunables_are_told_by_name_and_direction_and_their_lines_count_for_nothi
     assert mining.edit(changed("BM 64", "BM 128"), PARENT).tunables[0].direction == "down"
 
 
-LINES = st.lists(st.sampled_from([*PARENT.split("\n"), "int q;", "//? 1", "#define X 1 //? 1 2", "\ud800", "/*", "*/", ""]))
+LINES = st.lists(
+    st.sampled_from([*PARENT.split("\n"), "int q;", "//? 1", "#define X 1 //? 1 2", "\ud800", "/*", "*/", ""]), max_size=20
+)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=LINES, after=LINES)
 def test_every_edit_has_a_kind_exactly_when_sources_differ_and_mirrors_its_reverse(before, after):
     one, other = "\n".join(before), "\n".join(after)
@@ -106,6 +109,7 @@ LOGS = st.floats(-2, 2)
 WIDTHS = st.floats(0, 0.5)
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(a=st.tuples(LOGS, WIDTHS, WIDTHS), b=st.tuples(LOGS, WIDTHS, WIDTHS))
 def test_a_gain_is_the_ratio_and_its_interval_lies_within_that_of_the_ends(a, b):
     one, other = (Estimate(log, log - below, log + above, 6) for log, below, above in (a, b))
@@ -219,3 +223,10 @@ def test_two_kernels_are_compared_where_both_were_judged(store):
     assert place.parts
     wrong = mining.compare(store, DIGESTS[0], DIGESTS[2]).places[0]
     assert (wrong.gain, wrong.right.status, wrong.parts) == (None, Status.INCORRECT, False)
+
+
+def test_the_page_lists_the_kinds_as_the_module_does():
+    page = (Path(__file__).parent.parent / "docs" / "ARCHIVE.md").read_text(encoding="utf-8")
+    rows = [line for line in edits.__doc__.splitlines() if line.startswith("| ")]
+    assert [row.split("|")[1].strip() for row in rows[1:]] == [kind for kind in mining.KINDS if kind != "tunable"]
+    assert all(row in page.splitlines() for row in rows)

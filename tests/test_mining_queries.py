@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from archive import Store, mining
@@ -103,7 +103,7 @@ def test_what_cannot_be_worked_out_is_said_with_the_row(store, text):
         ask(store, text)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=st.text(st.sampled_from("idx()+-*/%<>=!.,'\" andornot1[]{}:@\n\\"), max_size=30))
 def test_no_text_does_more_than_be_refused_or_be_worked_out(text):
     with contextlib.suppress(ConfigurationError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -10,12 +11,17 @@ from rich.text import Text
 
 __all__ = ["frame", "say"]
 
+_NARROWEST = 8
+"""Columns of the screen that a column of words keeps however narrow the screen is."""
+
 
 def frame(names: Iterable[str], *, right: Collection[str] = (), wrap: Collection[str] = ()) -> Table:
     """An empty table; columns in `right` hold numbers, those in `wrap` may take several lines."""
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     for name in names:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=name not in wrap, overflow="fold")
+        is_cut = name in wrap
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, no_wrap=not is_cut, overflow="fold", min_width=_NARROWEST if is_cut else None)
     return table
 
 

@@ -75,7 +75,7 @@ def _ordered(found: Family) -> list[tuple[int, Relative]]:
 
 def _table(rows: Sequence[tuple[int, Relative]]) -> Table:
     names = ("", "kernel", "operator", "speed-up", "gain", "95 % interval", "candidate")
-    table = frame(names, right=("", "speed-up", "gain"), wrap=("candidate",))
+    table = frame(names, right=("", "speed-up", "gain"), wrap=("95 % interval", "candidate"))
     for generation, relative in rows:
         gain = relative.gains[0] if relative.gains else None
         indent = " " * min(2 * max(generation, 0), _MOST_INDENT)

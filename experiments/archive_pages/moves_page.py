@@ -14,6 +14,9 @@ from experiments.archive_pages.words import gain_facts, mean_in_words, share_in_
 
 __all__ = ["print_moves"]
 
+_WIDE = 112
+"""Columns of the screen from which on losses and the best move are shown as well."""
+
 
 def print_moves(db: Path, run_name: str | None, *, as_json: bool) -> None:
     """What each kind of edit brought, in one run or in the whole file.
@@ -30,9 +33,9 @@ def print_moves(db: Path, run_name: str | None, *, as_json: bool) -> None:
     if not found:
         say(console, f"no candidate of {run_name or db} changed a parent")
         return
-    wide = console.width >= 100
+    wide = console.width >= _WIDE
     names = ("move", "made", "known", "valid", "gained", "mean gain", *(("lost", "best gain", "by") if wide else ()))
-    table = frame(names, right=names[1:-1] if wide else names[1:])
+    table = frame(names, right=names[1:-1] if wide else names[1:], wrap=("valid", "gained", "mean gain"))
     for row in found:
         cells = [_name(row), str(row.n), str(row.n_known), share_in_words(row.validity), share_in_words(row.gained)]
         cells.append(mean_in_words(row.mean))

@@ -24,8 +24,8 @@ from experiments.report import counted
 __all__ = ["print_columns", "print_query"]
 
 _LONGEST_CELL = 60
-_NARROWEST = 12
-"""A column of words is not squeezed below this; what needs more than the screen has is shown row by row."""
+_NARROWEST = 16
+"""A column of words that is wider is broken, but not squeezed below this; what is still too wide is shown row by row."""
 
 
 def print_query(
@@ -88,13 +88,12 @@ def _print_table(answer: Answer, limit: int) -> None:
     numbers = {name for i, name in enumerate(answer.columns) if all(isinstance(row[i], int | float | None) for row in shown)}
     cells = [[_cell(value) for value in row] for row in shown]
     widths = [max(len(name), *(cell.cell_len for cell in column), 0) for name, column in _columns(answer.columns, cells)]
-    least = sum(
-        width if name in numbers else min(width, _NARROWEST) for name, width in zip(answer.columns, widths, strict=True)
-    )
+    long = {name for name, width in zip(answer.columns, widths, strict=True) if width > _NARROWEST and name not in numbers}
+    least = sum(_NARROWEST if name in long else width for name, width in zip(answer.columns, widths, strict=True))
     if shown and least + 2 * len(widths) > console.width:
         _print_records(console, answer.columns, cells)
     elif answer.columns:
-        table = frame(answer.columns, right=numbers, wrap=[name for name in answer.columns if name not in numbers])
+        table = frame(answer.columns, right=numbers, wrap=long)
         for line in cells:
             table.add_row(*line)
         console.print(table)

@@ -64,7 +64,7 @@ def print_front(db: Path, run_name: str | None, *, environment: str | None, reso
         return
     console = Console(highlight=False)
     axes = [name.removeprefix("n_").replace("_", "\n") for name in found.axes]
-    table = frame(("kernel", "speed-up", "95 % interval", *axes), right=("speed-up", *axes))
+    table = frame(("kernel", "speed-up", "95 % interval", *axes), right=("speed-up", *axes), wrap=("95 % interval",))
     for point in found.points:
         costs = ["?" if cost is None else f"{cost:,.10g}" for cost in point.costs]
         table.add_row(point.member.digest[:12], *_speed(point.member.estimate), *costs)
