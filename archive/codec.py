@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,9 +36,23 @@ __all__ = [
 ]
 
 Text = str | bytes
-"""Text as it is stored: a string, or its bytes when it holds lone surrogates, which SQLite's text cannot."""
+"""Text as it is stored: a string. Files of before revision 0004 have bytes where it holds lone surrogates."""
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_ODD = "\x01json:"
+"""What odd text begins with where it is stored; the rest is a JSON string."""
+
+
+def _encoding() -> Callable[[object], str]:
+    encoder = json.JSONEncoder(separators=(",", ":"))
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    # `JSONEncoder.encode` makes one of these on every call, which takes longer than what it does with a small value.
+    chunks = make(None, encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode = _encoding()
 
 
 def now() -> str:
@@ -47,7 +62,7 @@ def now() -> str:
 
 def dump(value: object) -> str:
     """Compact JSON in the order given."""
-    return _ENCODER.encode(value)
+    return _encode(value)
 
 
 def load(text: str | None) -> Any:
@@ -56,19 +71,24 @@ def load(text: str | None) -> Any:
 
 
 def store_text(text: str | None) -> Text | None:
-    """Text as a column value."""
-    if text is None or text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
+    """Text as a column value: as it is, or as JSON where it holds NUL or lone surrogates, which not every database can."""
+    if text is None:
+        return None
+    if "\0" in text or text.startswith(_ODD):
+        return _ODD + json.dumps(text)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return _ODD + json.dumps(text)
     return text
 
 
 def load_text(value: Text) -> str:
     """The inverse of `store_text`."""
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogatepass")
+    return json.loads(value[len(_ODD) :]) if value.startswith(_ODD) else value
 
 
 def text_digest(text: str) -> bytes:

@@ -13,60 +13,85 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from evo_l2.errors import ConfigurationError, StorageError
+from archive.address import parse_address
+from evo_l2.errors import StorageError
 
 __all__ = ["APPLICATION_ID", "HEAD", "Database", "open_database"]
 
 APPLICATION_ID = 0x45564F32
 """`EVO2` in SQLite's header: tells our files from those of others."""
-HEAD = "0002"
+HEAD = "0004"
 """The newest revision of the tables that this version knows."""
 _MAGIC = b"SQLite format 3\0"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Database:
-    """One connection, one transaction at a time; may be used from several threads."""
+    """One connection, one transaction at a time; may be used from several threads.
 
-    def __init__(self, path: Path, engine: sa.Engine) -> None:
-        self.path = path
+    This class is the one of SQLite files; `archive.postgres` has that of servers. SQL has `?` marks in both.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self, place: str, engine: sa.Engine) -> None:
+        self.place = place
+        """What messages call it: the path of a file, or a URL without its password."""
         self.upgraded_from: str | None = None
-        """The revision that the file had when it was opened, where it was an older one."""
+        """The revision that the archive had when it was opened, where it was an older one."""
         self._engine = engine
         self._lock = threading.RLock()
         self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        driver = self._connection.connection.driver_connection
-        assert isinstance(driver, sqlite3.Connection)
-        self._driver = driver
+        self._driver: Any = self._connection.connection.driver_connection
 
     @property
     def connection(self) -> sa.Connection:
         """For migrations; everything else goes through `read` and `write`."""
         return self._connection
 
+    @property
+    def path(self) -> Path:
+        """The file.
+
+        Raises:
+            StorageError: It is on a server.
+        """
+        if self.dialect != "sqlite":
+            raise StorageError(f"{self.place} is no file", expected="an archive in a file", found="one on a server")
+        return Path(self.place)
+
+    @property
+    def url(self) -> sa.URL:
+        """Where it is, with the password, for a connection beside this one."""
+        return self._engine.url
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the archive on disk, its log of changes not counted."""
+        return self.path.stat().st_size
+
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Any]:
         """All rows of one query.
 
         Raises:
-            StorageError: The file cannot be read.
+            StorageError: The archive cannot be read.
         """
         with self._lock:
             try:
-                result = self._connection.exec_driver_sql(sql, tuple(parameters))
-                return list(result.all()) if result.returns_rows else []
-            except sa.exc.DBAPIError as error:
-                raise translated(error, self.path) from error
+                return self._rows(sql, parameters)
+            except self._errors() as error:
+                raise self.translated(error) from error
 
-    def execute(self, sql: str, parameters: Sequence[object] = ()) -> sqlite3.Cursor:
-        """One statement, its errors not translated; only inside `write`.
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> Any:
+        """One statement, its errors not translated; only inside `write`. The driver's cursor.
 
-        It goes to the driver: through SQLAlchemy the eight statements of a candidate take a third longer.
+        It goes to the driver: through SQLAlchemy the statements of a candidate take a third longer.
         """
-        return self._driver.execute(sql, tuple(parameters))
+        return self._execute(sql, parameters)
 
     def insert(self, sql: str, parameters: Sequence[object] = ()) -> int | None:
-        """One `INSERT` of one row; only inside `write`. The row's id, or None when a conflict kept it out."""
-        cursor = self._driver.execute(sql, tuple(parameters))
+        """One `INSERT` of one row into a table with ids; only inside `write`. The id, or None when a conflict kept it out."""
+        cursor = self._driver.execute(sql, parameters)
         return cursor.lastrowid if cursor.rowcount == 1 else None
 
     @contextlib.contextmanager
@@ -74,36 +99,63 @@ class Database:
         """A transaction that holds the write lock from its start; rolled back when anything is raised.
 
         Raises:
-            StorageError: The file cannot be written, or another process held the lock for too long.
+            StorageError: The archive cannot be written, or another process held the lock for too long.
         """
         with self._lock:
             try:
-                self.execute("BEGIN IMMEDIATE")
+                self._begin()
                 yield
-                self.execute("COMMIT")
-            except (sa.exc.DBAPIError, sqlite3.Error) as error:
+                self._driver.execute("COMMIT")
+            except self._errors() as error:
                 self._roll_back()
-                raise translated(error, self.path) from error
+                raise self.translated(error) from error
             except BaseException:
                 self._roll_back()
                 raise
 
-    def _roll_back(self) -> None:
-        if self._driver.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                self.execute("ROLLBACK")
+    def table_names(self) -> set[str]:
+        """Every table and view of the archive's place, ours or not."""
+        return {row[0] for row in self.read("SELECT name FROM sqlite_master")}
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
+        """Closes the connection; may be called twice."""
         with self._lock:
             if not self._connection.closed:
-                with contextlib.suppress(sa.exc.DBAPIError):
-                    self._connection.exec_driver_sql("PRAGMA optimize")
+                with contextlib.suppress(*self._errors()):
+                    self._optimize()
                 self._connection.close()
             self._engine.dispose()
 
+    # --- what differs between SQLite and PostgreSQL --------------------------------------------------------------------
 
-def translated(error: sa.exc.DBAPIError | sqlite3.Error, path: Path) -> StorageError:
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """What the driver raises."""
+        return (sa.exc.DBAPIError, sqlite3.Error)
+
+    def _execute(self, sql: str, parameters: Sequence[object]) -> Any:
+        return self._driver.execute(sql, parameters)
+
+    def _rows(self, sql: str, parameters: Sequence[object]) -> list[Any]:
+        return self._driver.execute(sql, parameters).fetchall()  # type: ignore[no-any-return]
+
+    def _begin(self) -> None:
+        self._driver.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        if self._driver.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._driver.execute("ROLLBACK")
+
+    def _optimize(self) -> None:
+        self._driver.execute("PRAGMA analysis_limit=400")
+        self._driver.execute("PRAGMA optimize")
+
+    def translated(self, error: Exception) -> StorageError:
+        """The driver's error as one clear line."""
+        return _translated(error, self.path)
+
+
+def _translated(error: Exception, path: Path) -> StorageError:
     """SQLite's error as one clear line."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     text = str(cause)
@@ -138,10 +190,28 @@ def open_database(
     """Opens an archive, makes it when it is missing, and brings it to the newest revision.
 
     Raises:
-        ConfigurationError: The URL names no SQLite file.
-        StorageError: The file is missing, is no archive, is of a newer revision, or cannot be written.
+        ConfigurationError: The URL names neither an SQLite file nor a PostgreSQL database.
+        StorageError: The file or server is missing, is no archive, is of a newer revision, or cannot be written.
     """
-    path = _path_of(url_or_path)
+    address = parse_address(url_or_path)
+    if isinstance(address, Path):
+        return _open_file(address, create, durable, busy_timeout_s, migrations, head)
+    from archive.postgres import connect
+
+    database: Database = connect(address, durable=durable, busy_timeout_s=busy_timeout_s)
+    try:
+        revision = _revision(database)
+        if revision is None and not create:
+            raise StorageError("no such archive", expected=f"tables in {address}", found="none", hint="evo-l2 run quickstart")
+        if revision != head:
+            _upgrade(database, revision, migrations, head)
+    except BaseException as error:
+        _give_up(database, error)
+        raise
+    return database
+
+
+def _open_file(path: Path, create: bool, durable: bool, busy_timeout_s: float, migrations: Path, head: str) -> Database:
     _check_file(path, create=create)
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),
@@ -150,33 +220,27 @@ def open_database(
     )
     database = None
     try:
-        database = Database(path, engine)
+        database = Database(str(path), engine)
         revision = _revision(database)
         _set_up(database, durable=durable, busy_timeout_s=busy_timeout_s)
         if revision != head:
             _upgrade(database, revision, migrations, head)
     except BaseException as error:
-        if database is not None:
-            database.close()
         engine.dispose()
+        if database is not None:
+            _give_up(database, error)
         if isinstance(error, sa.exc.DBAPIError):
-            raise translated(error, path) from error
+            raise _translated(error, path) from error
         raise
     return database
 
 
-def _path_of(url_or_path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(url_or_path)
-    if "://" not in text:
-        return Path(text)
-    try:
-        url = sa.make_url(text)
-    except sa.exc.ArgumentError as error:
-        raise ConfigurationError("the archive's URL does not parse", expected="sqlite:///PATH", found=text) from error
-    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
-        found = url.render_as_string(hide_password=True)
-        raise ConfigurationError("the archive cannot be kept there", expected="a path or sqlite:///PATH", found=found)
-    return Path(url.database)
+def _give_up(database: Database, error: BaseException) -> None:
+    """Closes what could not be opened, and says why."""
+    found = database.translated(error) if isinstance(error, sa.exc.DBAPIError) else None
+    database.close()
+    if found is not None:
+        raise found from error
 
 
 def _check_file(path: Path, *, create: bool) -> None:
@@ -208,24 +272,24 @@ def _check_file(path: Path, *, create: bool) -> None:
 
 
 def _revision(database: Database) -> str | None:
-    """The file's revision; None when it is empty.
+    """The archive's revision; None when there is nothing.
 
     Raises:
-        StorageError: The file is a database of something else.
+        StorageError: It is a database of something else.
     """
-    identifier = database.connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-    names = set(database.connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
+    names = database.table_names()
+    identifier = database.read("PRAGMA application_id")[0][0] if database.dialect == "sqlite" else 0
     if not names and identifier in (0, APPLICATION_ID):
         return None
-    # A file that was dumped and loaded again has lost its identifier, but not its tables.
+    # A file that was dumped and loaded again has lost its identifier, but not its tables; a server has none.
     ours = identifier == APPLICATION_ID or (identifier == 0 and {"alembic_version", "runs", "timing_sessions"} <= names)
     if ours and "alembic_version" in names:
-        found = database.connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
+        found = database.read("SELECT version_num FROM alembic_version")
         if len(found) == 1:
-            return str(found[0])
+            return str(found[0][0])
     raise StorageError(
-        f"{database.path} is the database of something else",
-        expected="an archive of evo-l2, or a new file",
+        f"{database.place} is the database of something else",
+        expected="an archive of evo-l2, or a new file" if database.dialect == "sqlite" else "an archive, or an empty schema",
         found=f"tables {', '.join(sorted(names)[:4]) or 'of none'}",
     )
 
@@ -248,7 +312,7 @@ def _set_up(database: Database, *, durable: bool, busy_timeout_s: float) -> None
     connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
     connection.exec_driver_sql("PRAGMA cache_size=-32768")
     # Checkpoints rewrite the same index pages; a longer log writes each of them less often.
-    connection.exec_driver_sql("PRAGMA wal_autocheckpoint=4000")
+    connection.exec_driver_sql("PRAGMA wal_autocheckpoint=16000")
 
 
 def _upgrade(database: Database, revision: str | None, migrations: Path, head: str) -> None:
@@ -257,12 +321,14 @@ def _upgrade(database: Database, revision: str | None, migrations: Path, head: s
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
+    from archive.standings import fill_derived
+
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if revision is not None and revision not in known:
         raise StorageError(
-            f"{database.path} was written by another version",
+            f"{database.place} was written by another version",
             expected=f"revision {head} or older",
             found=f"revision {revision}",
             hint="pip install --upgrade evo-l2",
@@ -272,11 +338,14 @@ def _upgrade(database: Database, revision: str | None, migrations: Path, head: s
         if _revision(database) == head:
             return
         if revision is not None:
-            _back_up(database, revision)
+            if database.dialect == "sqlite":
+                _back_up(database, revision)
             database.upgraded_from = revision
         config.attributes["connection"] = database.connection
         command.upgrade(config, head)
-        database.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        fill_derived(database)
+        if database.dialect == "sqlite":
+            database.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
 
 def _back_up(database: Database, revision: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from archive.face import Face
-from archive.view import View
+from archive.view import Passed, View
 from evo_l2.contracts import AddResult, Candidate
 from evo_l2.evaluation import TimingSession, Verdict
 from evo_l2.kernel import Kernel
@@ -26,6 +26,18 @@ class _MemoryRecords:
 
     def sessions(self, keys: Sequence[int]) -> tuple[TimingSession, ...]:
         return tuple(self.timings[key] for key in keys)
+
+    def known(self, digest: str) -> str | None:
+        return None
+
+    def identified(self, identity: str) -> str | None:
+        return None
+
+    def passed(self, digest: str) -> Iterable[Passed]:
+        return ()
+
+    def untimed(self) -> Iterable[Passed]:
+        return ()
 
     def append(self, session: TimingSession) -> int:
         self.timings.append(session)

@@ -9,23 +9,20 @@ from typing import Any
 from archive.codec import (
     load,
     load_build,
-    load_estimate,
     load_measures,
     load_session,
     load_text,
     unpack_text,
 )
 from archive.database import Database
-from archive.rows import Scope
-from archive.view import View
 from evo_l2.contracts import Candidate, Message, ModelCall, Outcome, Remeasurement, Reply
-from evo_l2.evaluation import Estimate, Evaluation, Status, TimingSession, Verdict
+from evo_l2.evaluation import Evaluation, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
-from evo_l2.timing import pooled_estimate
 
 __all__ = [
-    "StoredRecords",
-    "load_view",
+    "GOOD",
+    "VERDICT",
+    "load_verdict",
     "read_calls",
     "read_candidates",
     "read_evaluation",
@@ -34,37 +31,14 @@ __all__ = [
 ]
 
 _PAGE = 256
-_GOOD = ", ".join(f"'{status.value}'" for status in Status if status.is_good)
-_VERDICT = "v.status, v.gate, v.message, v.build, v.measures"
-
-
-class StoredRecords:
-    """Sources, verdicts and samples of one run's kernels, read when they are asked for."""
-
-    def __init__(self, database: Database, scope: Scope) -> None:
-        self._database = database
-        self._scope = scope
-
-    def kernel(self, digest: str) -> tuple[Kernel, Verdict]:
-        """A kernel that passed in this run, or in those before it, and its verdict."""
-        scope = self._scope
-        rows = self._database.read(
-            f"SELECT k.source, k.target, {_VERDICT} FROM kernels k JOIN verdicts v ON v.kernel_id = k.id"
-            " LEFT JOIN candidates c ON c.kernel_id = k.id AND c.verdict_id = v.id AND c.run_id = ?"
-            " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ?"
-            f" AND v.status IN ({_GOOD}) AND (v.id <= ? OR c.id IS NOT NULL) ORDER BY c.id IS NULL, v.id LIMIT 1",
-            (scope.run_id, digest, scope.problem_id, scope.environment_id, scope.base_verdict),
-        )
-        source, target, *verdict = rows[0]
-        return Kernel(load_text(source), target), _verdict(verdict)
-
-    def sessions(self, keys: Sequence[int]) -> tuple[TimingSession, ...]:
-        """Timing sessions by id."""
-        return read_sessions(self._database, keys)
+GOOD = ", ".join(f"'{status.value}'" for status in Status if status.is_good)
+VERDICT = "v.status, v.gate, v.message, v.build, v.measures"
 
 
 def read_sessions(database: Database, keys: Sequence[int]) -> tuple[TimingSession, ...]:
     """Timing sessions by id, in order of the ids given."""
+    if not keys:
+        return ()
     marks = ",".join("?" * len(keys))
     rows = database.read(f"SELECT id, samples, purpose FROM timing_sessions WHERE id IN ({marks})", keys)
     found = {key: load_session(samples, purpose) for key, samples, purpose in rows}
@@ -74,9 +48,9 @@ def read_sessions(database: Database, keys: Sequence[int]) -> tuple[TimingSessio
 def read_evaluation(database: Database, problem_key: str, environment_key: str, digest: str) -> Evaluation | None:
     """The verdict of a kernel, with its first session when it passed; a verdict that it failed comes first."""
     rows = database.read(
-        f"SELECT v.id, {_VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
+        f"SELECT v.id, {VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
         " JOIN problems p ON p.id = v.problem_id JOIN environments e ON e.id = v.environment_id"
-        f" WHERE k.digest = ? AND p.key = ? AND e.key = ? ORDER BY v.status IN ({_GOOD}), v.attempt LIMIT 1",
+        f" WHERE k.digest = ? AND p.key = ? AND e.key = ? ORDER BY v.status IN ({GOOD}), v.attempt LIMIT 1",
         (digest, problem_key, environment_key),
     )
     if not rows:
@@ -89,13 +63,13 @@ def read_evaluation(database: Database, problem_key: str, environment_key: str, 
     )
     if sessions:
         key, seconds = sessions[0]
-        return Evaluation(_verdict(verdict), read_sessions(database, (key,))[0], seconds or 0.0)
+        return Evaluation(load_verdict(verdict), read_sessions(database, (key,))[0], seconds or 0.0)
     seconds = database.read(
         "SELECT c.evaluation_s FROM verdicts v JOIN candidates c ON c.kernel_id = v.kernel_id AND c.verdict_id = v.id"
         " WHERE v.id = ? ORDER BY c.id LIMIT 1",
         (verdict_id,),
     )
-    return Evaluation(_verdict(verdict), None, (seconds[0][0] or 0.0) if seconds else 0.0)
+    return Evaluation(load_verdict(verdict), None, (seconds[0][0] or 0.0) if seconds else 0.0)
 
 
 def read_candidates(database: Database, run_id: int) -> Iterator[Candidate]:
@@ -104,7 +78,7 @@ def read_candidates(database: Database, run_id: int) -> Iterator[Candidate]:
     while True:
         rows = database.read(
             "SELECT c.id, c.idx, c.operator, c.asked_after, c.outcome, c.message, c.identity, c.evaluation_s, c.seconds,"
-            f" k.source, k.target, o.digest, s.samples, s.purpose, {_VERDICT}"
+            f" k.source, k.target, o.digest, s.samples, s.purpose, {VERDICT}"
             " FROM candidates c LEFT JOIN kernels k ON k.id = c.kernel_id LEFT JOIN kernels o ON o.id = c.duplicate_of"
             " LEFT JOIN verdicts v ON v.id = c.verdict_id LEFT JOIN timing_sessions s ON s.id = c.session_id"
             " WHERE c.run_id = ? AND c.idx > ? ORDER BY c.idx LIMIT ?",
@@ -132,19 +106,19 @@ def read_remeasurements(database: Database, run_id: int) -> Iterator[Remeasureme
     after it was withdrawn, and kernels do not depend on each other.
     """
     rows = database.read(
-        f"SELECT s.after, k.digest, s.id, {_VERDICT} FROM timing_sessions s"
+        f"SELECT s.after, k.digest, s.id, {VERDICT} FROM timing_sessions s"
         " JOIN verdicts v ON v.id = s.verdict_id JOIN kernels k ON k.id = v.kernel_id"
         " WHERE s.run_id = ? AND s.candidate_index IS NULL ORDER BY s.id",
         (run_id,),
     )
     rows += database.read(
-        f"SELECT v.after, k.digest, NULL, {_VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
+        f"SELECT v.after, k.digest, NULL, {VERDICT} FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
         " WHERE v.run_id = ? AND v.after IS NOT NULL ORDER BY v.id",
         (run_id,),
     )
     for after, digest, key, *verdict in sorted(rows, key=lambda row: (row[0], row[2] is None)):
         session = read_sessions(database, (key,))[0] if key is not None else None
-        yield Remeasurement(after, digest, Evaluation(_verdict(verdict), session))
+        yield Remeasurement(after, digest, Evaluation(load_verdict(verdict), session))
 
 
 def _candidate(row: Sequence[Any], parents: tuple[str, ...], calls: tuple[ModelCall, ...]) -> Candidate:
@@ -153,7 +127,7 @@ def _candidate(row: Sequence[Any], parents: tuple[str, ...], calls: tuple[ModelC
     evaluation = None
     if outcome == Outcome.EVALUATED.value:
         session = load_session(samples, purpose) if samples is not None else None
-        evaluation = Evaluation(_verdict(verdict), session, evaluation_s)
+        evaluation = Evaluation(load_verdict(verdict), session, evaluation_s)
     return Candidate(
         index=index,
         operator=operator,
@@ -170,7 +144,8 @@ def _candidate(row: Sequence[Any], parents: tuple[str, ...], calls: tuple[ModelC
     )
 
 
-def _verdict(row: Sequence[Any]) -> Verdict:
+def load_verdict(row: Sequence[Any]) -> Verdict:
+    """A verdict from its columns `VERDICT`."""
     status, gate, message, build, measures = row
     text = load_text(message) if message is not None else None
     return Verdict(Status(status), gate, text, load_build(build), load_measures(measures))
@@ -207,72 +182,3 @@ def _texts(database: Database, keys: set[int]) -> dict[int, str]:
             for key, content in database.read(f"SELECT id, content FROM texts WHERE id IN ({marks})", page)
         )
     return found
-
-
-def load_view(database: Database, scope: Scope, view: View, *, own: bool) -> None:
-    """Fills a view with what the run found when it was started and, if `own`, with what it added since."""
-    run_id = scope.run_id if own else -1
-    verdicts = database.read(
-        "SELECT v.id, k.digest, v.identity, v.status, v.measures, c.id IS NOT NULL, v.run_id = ? AND v.after IS NOT NULL"
-        " FROM verdicts v"
-        " JOIN kernels k ON k.id = v.kernel_id LEFT JOIN candidates c ON c.kernel_id = k.id"
-        " AND c.verdict_id = v.id AND c.run_id = ? WHERE v.problem_id = ? AND v.environment_id = ?"
-        " AND (v.id <= ? OR c.id IS NOT NULL OR v.run_id = ? AND v.after IS NOT NULL)"
-        f" ORDER BY k.digest, v.status IN ({_GOOD}), v.attempt",
-        (run_id, run_id, scope.problem_id, scope.environment_id, scope.base_verdict, run_id),
-    )
-    failed: set[str] = set()
-    withdrawn: set[str] = set()
-    passed: dict[str, list[tuple[str, int, str | None]]] = defaultdict(list)
-    run_here: set[str] = set()
-    for key, digest, identity, status, measures, mine, withdraws in verdicts:
-        view.load_known(digest, identity)
-        if not Status(status).is_good:
-            (withdrawn if withdraws else failed).add(digest)
-        elif digest in withdrawn:
-            continue
-        elif mine or digest not in failed:
-            passed[identity].append((digest, key, measures))
-            if status == Status.PASSED.value:
-                run_here.add(identity)
-    timings = _timings(database, scope, run_id)
-    for identity, members in passed.items():
-        keys = sorted(row for _, verdict, _ in members for row in timings.get(verdict, ()))
-        estimate = _estimate(database, keys)
-        measures = load_measures(members[0][2])
-        digests = list(dict.fromkeys(digest for digest, _, _ in members))
-        is_run = identity in run_here
-        view.load_passed(identity, digests, measures, [key for key, _ in keys], estimate, is_run=is_run)
-    for digest, original in database.read(
-        "SELECT DISTINCT k.digest, o.digest FROM candidates c JOIN runs r ON r.id = c.run_id"
-        " JOIN kernels k ON k.id = c.kernel_id JOIN kernels o ON o.id = c.duplicate_of"
-        " WHERE r.problem_id = ? AND r.environment_id = ? AND (c.id <= ? OR c.run_id = ?) ORDER BY c.id",
-        (scope.problem_id, scope.environment_id, scope.base_candidate, run_id),
-    ):
-        view.load_alias(digest, original)
-    if own:
-        view.n_candidates = int(database.read("SELECT COUNT(*) FROM candidates WHERE run_id = ?", (run_id,))[0][0])
-
-
-_Timing = tuple[int, Estimate | None]
-
-
-def _timings(database: Database, scope: Scope, run_id: int) -> dict[int, list[_Timing]]:
-    """Ids and estimates of the sessions that the run sees, by verdict."""
-    found: dict[int, list[_Timing]] = defaultdict(list)
-    for verdict, key, *estimate in database.read(
-        "SELECT s.verdict_id, s.id, s.log_ratio, s.log_low, s.log_high, s.n_blocks FROM timing_sessions s"
-        " JOIN verdicts v ON v.id = s.verdict_id WHERE v.problem_id = ? AND v.environment_id = ?"
-        " AND (s.id <= ? OR s.run_id = ?)",
-        (scope.problem_id, scope.environment_id, scope.base_session, run_id),
-    ):
-        found[verdict].append((key, load_estimate(*estimate)))
-    return found
-
-
-def _estimate(database: Database, timings: Sequence[_Timing]) -> Estimate | None:
-    """The estimate over all sessions; that of a single conclusive session is stored with it."""
-    conclusive = [(key, estimate) for key, estimate in timings if estimate is not None]
-    if len(conclusive) <= 1:
-        return conclusive[0][1] if conclusive else None
-    return pooled_estimate(read_sessions(database, [key for key, _ in conclusive]))

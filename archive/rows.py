@@ -1,16 +1,13 @@
-"""Rows written: one candidate, one session, and the standings that follow from them."""
+"""Rows written: one candidate, one session, with what follows from them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from archive.codec import (
     Text,
     dump,
-    load_measures,
-    load_session,
     now,
     pack_text,
     store_build,
@@ -20,6 +17,8 @@ from archive.codec import (
     text_digest,
 )
 from archive.database import Database
+from archive.standings import is_alone, mark_revisit, put_pending, put_standing, rebuild_standings, refresh_standing
+from archive.tallies import count_candidate, settle_candidates
 from archive.view import Addition
 from evo_l2.contracts import ModelCall
 from evo_l2.evaluation import Estimate, Status, TimingSession, Verdict
@@ -46,11 +45,6 @@ _INSERT_VERDICT = (
 _INSERT_SESSION = (
     "INSERT INTO timing_sessions (verdict_id, run_id, after, candidate_index, purpose, samples, log_ratio, log_low, log_high,"
     " n_blocks, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_INSERT_STANDING = (
-    "INSERT INTO standings (problem_id, environment_id, identity, kernel_id, verdict_id, schema_id, cell, log_ratio,"
-    " log_low, log_high, speedup, speedup_low, speedup_high, n_blocks, n_sessions)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (problem_id, environment_id, identity) DO NOTHING"
 )
 _INSERT_CANDIDATE = (
     "INSERT INTO candidates (run_id, idx, operator, asked_after, outcome, message, kernel_id, identity, verdict_id,"
@@ -84,8 +78,10 @@ class Scope:
 def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, addition: Addition) -> int | None:
     """Writes a candidate with all that belongs to it; inside a transaction. The key of its session, where it has one."""
     candidate, moment = addition.candidate, now()
-    kernel_id = verdict_id = session_id = original_id = None
+    kernel_id = verdict_id = session_id = original_id = log_low = None
     evaluation = candidate.evaluation
+    status = evaluation.verdict.status if evaluation is not None else None
+    estimate = addition.entry.estimate if addition.entry is not None else None
     if candidate.kernel is not None:
         assert addition.digest is not None
         kernel_id = insert_kernel(database, candidate.kernel, addition.digest, moment)
@@ -93,18 +89,26 @@ def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, a
         assert kernel_id is not None
         verdict_id, stale = _insert_verdict(database, scope, kernel_id, candidate.identity, evaluation.verdict, moment)
         if evaluation.session is not None:
-            estimate = addition.entry.estimate if addition.entry is not None else None
             session_id = _insert_session(
                 database, scope, verdict_id, candidate.index, candidate.index, evaluation.session, estimate, moment
             )
-            cell = dump(addition.cell) if addition.cell is not None else None
+            log_low = _settled(database, verdict_id, estimate) if stale else estimate.log_low if estimate else None
+            if log_low is None:
+                status = Status.INCONCLUSIVE
+        if evaluation.verdict.status.is_good and not stale:
             assert candidate.identity is not None
+            cell = dump(addition.cell) if addition.cell is not None else None
             where = (scope.problem_id, scope.environment_id, candidate.identity, kernel_id, verdict_id, scope.schema_id, cell)
             # What is new and alone stands as it is; anything else was written by runs blind to each other.
-            if estimate is not None and not stale:
-                added = database.insert(_INSERT_STANDING, (*where, *_columns(estimate), 1))
-                stale = frozenset({candidate.identity}) if added is None else frozenset()
+            if not is_alone(database, *where[:3], verdict_id):
+                stale = frozenset({candidate.identity})
+            elif estimate is not None:
+                put_standing(database, where, estimate, 1)
+            else:
+                assert addition.digest is not None
+                put_pending(database, where, addition.digest, is_run=evaluation.session is not None)
         for identity in sorted(stale):
+            mark_revisit(database, scope.problem_id, scope.environment_id, identity)
             refresh_standing(database, scope.problem_id, scope.environment_id, identity, scope.schema_id, schema)
     if candidate.duplicate_of is not None:
         original_id = _kernel_id(database, candidate.duplicate_of)
@@ -134,7 +138,28 @@ def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, a
     for position, parent in enumerate(candidate.parents):
         database.execute(_INSERT_PARENT, (candidate_id, position, parent))
     _insert_calls(database, candidate_id, candidate.calls, moment)
+    count_candidate(
+        database,
+        scope.run_id,
+        candidate.index,
+        candidate.operator,
+        candidate.outcome.value,
+        status.value if status is not None else None,
+        addition.result.status.value,
+        candidate.seconds,
+        log_low,
+    )
     return session_id
+
+
+def _settled(database: Database, verdict_id: int, estimate: Estimate | None) -> float | None:
+    """The lower bound of a verdict's first conclusive session; candidates of before are counted anew where that is new."""
+    rows = database.read(
+        "SELECT log_low FROM timing_sessions WHERE verdict_id = ? AND log_low IS NOT NULL ORDER BY id LIMIT 2", (verdict_id,)
+    )
+    if len(rows) == 1 and estimate is not None:
+        settle_candidates(database, verdict_id, rows[0][0])
+    return float(rows[0][0]) if rows else None
 
 
 def insert_kernel(database: Database, kernel: Kernel, digest: str, moment: str) -> int:
@@ -156,6 +181,8 @@ def insert_session(
     """Writes a session that is not a candidate's first; inside a transaction. Its key."""
     estimate = pooled_estimate((session,))
     key = _insert_session(database, scope, verdict_id, after, None, session, estimate, now())
+    _settled(database, verdict_id, estimate)
+    mark_revisit(database, scope.problem_id, scope.environment_id, identity)
     refresh_standing(database, scope.problem_id, scope.environment_id, identity, scope.schema_id, schema)
     return key
 
@@ -175,58 +202,8 @@ def insert_withdrawal(
         "SELECT COUNT(*) FROM verdicts WHERE kernel_id = ? AND problem_id = ? AND environment_id = ?", place
     )[0][0]
     database.insert(_INSERT_VERDICT, (*place, n_verdicts, scope.run_id, *_judged(identity, verdict), after, now()))
+    mark_revisit(database, scope.problem_id, scope.environment_id, identity)
     refresh_standing(database, scope.problem_id, scope.environment_id, identity, scope.schema_id, schema)
-
-
-def refresh_standing(
-    database: Database, problem_id: int, environment_id: int, identity: str, schema_id: int, schema: MeasuresSchema
-) -> None:
-    """Works out one kernel's standing from its verdicts and sessions, those of every run; inside a transaction.
-
-    A source that failed once, in any run, does not count.
-    """
-    key = (problem_id, environment_id, identity)
-    database.execute("DELETE FROM standings WHERE problem_id = ? AND environment_id = ? AND identity = ?", key)
-    rows = database.read(
-        "SELECT k.digest, k.id, v.id, v.status, v.measures FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
-        " WHERE v.problem_id = ? AND v.environment_id = ? AND v.identity = ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE"
-        " w.kernel_id = v.kernel_id AND w.problem_id = v.problem_id AND w.environment_id = v.environment_id"
-        f" AND w.status <> '{Status.PASSED.value}') ORDER BY k.digest, v.id",
-        key,
-    )
-    if not rows:
-        return
-    marks = ",".join("?" * len(rows))
-    sessions = tuple(
-        load_session(samples, purpose)
-        for samples, purpose in database.read(
-            f"SELECT samples, purpose FROM timing_sessions WHERE verdict_id IN ({marks}) AND log_low IS NOT NULL ORDER BY id",
-            [row[2] for row in rows],
-        )
-    )
-    estimate = pooled_estimate(sessions)
-    if estimate is None:
-        return
-    _, kernel_id, verdict_id, _, text = rows[0]
-    measures = load_measures(text)
-    fits = measures is not None and len(measures) == len(schema.axes)
-    cell = dump(schema.cell(measures)) if fits and measures is not None else None
-    row = (*key, kernel_id, verdict_id, schema_id, cell, *_columns(estimate), len(sessions))
-    database.execute(_INSERT_STANDING, row)
-
-
-def rebuild_standings(
-    database: Database, problem_id: int, environment_id: int, schema_id: int, schema: MeasuresSchema
-) -> None:
-    """Works out every standing of a problem in an environment again; inside a transaction."""
-    database.execute("DELETE FROM standings WHERE problem_id = ? AND environment_id = ?", (problem_id, environment_id))
-    identities = database.read(
-        "SELECT DISTINCT identity FROM verdicts WHERE problem_id = ? AND environment_id = ? AND identity IS NOT NULL"
-        f" AND status = '{Status.PASSED.value}'",
-        (problem_id, environment_id),
-    )
-    for (identity,) in identities:
-        refresh_standing(database, problem_id, environment_id, identity, schema_id, schema)
 
 
 def _kernel_id(database: Database, digest: str) -> int:
@@ -285,11 +262,6 @@ def _insert_session(
     key = database.insert(_INSERT_SESSION, row)
     assert key is not None
     return key
-
-
-def _columns(estimate: Estimate) -> tuple[float, ...]:
-    logs = (estimate.log_ratio, estimate.log_low, estimate.log_high)
-    return (*logs, *(math.exp(value) for value in logs), estimate.n_blocks)
 
 
 def _insert_calls(database: Database, candidate_id: int, calls: Iterable[ModelCall], moment: str) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from archive.background import stored_view
 from archive.codec import dump, load, load_cell, load_estimate, load_text, now, store_session
 from archive.database import Database
 from archive.face import Face
-from archive.reading import StoredRecords, load_view, read_calls, read_candidates, read_remeasurements
+from archive.reading import read_calls, read_candidates, read_remeasurements
 from archive.rows import Scope, insert_candidate, insert_kernel, insert_session, insert_withdrawal
-from archive.view import View
 from evo_l2.contracts import AddResult, AddStatus, Candidate, ModelCall, Remeasurement
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Environment, TimingSession, Verdict
@@ -48,8 +48,7 @@ class _Stored(Face):
     def __init__(self, database: Database, scope: Scope, schema: MeasuresSchema, *, own: bool) -> None:
         self._database = database
         self._scope = scope
-        super().__init__(View(schema, StoredRecords(database, scope)))
-        load_view(database, scope, self._view, own=own)
+        super().__init__(stored_view(database, scope, schema, own=own))
 
 
 class Rewound(_Stored):

@@ -1,28 +1,34 @@
-"""The durable archive: one SQLite file with every run, kernel, verdict, timing and model call."""
+"""The durable archive: one SQLite file, or PostgreSQL schema, with every run, kernel, verdict, timing and model call."""
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archive.codec import dump, load, load_environment, load_schema, now, store_schema
 from archive.database import Database, open_database
 from archive.reading import read_evaluation
-from archive.rows import Scope, rebuild_standings
+from archive.rows import Scope
 from archive.run import RunHandle, RunInfo
+from archive.standings import has_other_axes, rebuild_derived, rebuild_standings
+from archive.tallies import Tallies, stored_tallies
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Environment, Evaluation
 from evo_l2.problem import Problem
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 __all__ = ["RunHandle", "RunInfo", "Store"]
 
 _RUN = (
     "SELECT r.id, r.name, r.problem_id, r.environment_id, r.schema_id, r.base_verdict, r.base_session, r.base_candidate,"
     " p.key, p.title, p.definition, e.target, e.identity, r.provenance, r.target, m.axes, r.config, r.seed, r.created,"
-    " r.finished, r.summary, (SELECT COUNT(*) FROM candidates c WHERE c.run_id = r.id)"
+    " r.finished, r.summary, (SELECT COALESCE(MAX(c.idx) + 1, 0) FROM candidates c WHERE c.run_id = r.id)"
     " FROM runs r JOIN problems p ON p.id = r.problem_id JOIN environments e ON e.id = r.environment_id"
     " JOIN measures_schemas m ON m.id = r.schema_id"
 )
@@ -46,15 +52,15 @@ class Store:
         """Opens an archive. One of an older revision is copied to `FILE.REVISION.bak` and then upgraded.
 
         Args:
-            url_or_path: A path, or `sqlite:///PATH`.
+            url_or_path: A path, `sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE`.
             create: Whether a missing file is made.
             durable: False survives the end of the process at any moment (`synchronous=NORMAL`); True a power cut too
-                (`FULL`), for a flush to disk on every addition.
+                (`FULL`), for a flush to disk on every addition. A server decides by itself, and is told to for True.
             busy_timeout_s: How long to wait for another process's transaction, in seconds.
 
         Raises:
-            ConfigurationError: The URL names no SQLite file.
-            StorageError: The file is missing, is no archive, is of a newer revision, or cannot be written.
+            ConfigurationError: The URL names neither an SQLite file nor a PostgreSQL database.
+            StorageError: The file or server is missing, is no archive, is of a newer revision, or cannot be written.
         """
         return cls(open_database(url_or_path, create=create, durable=durable, busy_timeout_s=busy_timeout_s))
 
@@ -72,8 +78,27 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file.
+
+        Raises:
+            StorageError: The archive is on a server.
+        """
         return self._database.path
+
+    @property
+    def place(self) -> str:
+        """What messages call the archive: the path of its file, or its URL without the password."""
+        return self._database.place
+
+    @property
+    def url(self) -> sa.URL:
+        """Where it is, with the password, for a connection beside this one."""
+        return self._database.url
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the whole archive on disk, its log of changes not counted."""
+        return self._database.n_bytes
 
     @property
     def upgraded_from(self) -> str | None:
@@ -121,17 +146,14 @@ class Store:
                 "environments", {"key": environment.key, "target": environment.target, "identity": identity}
             )
             schema_id = self._intern("measures_schemas", {"version": schema.version, "axes": store_schema(schema)})
-            if self._database.read(
-                "SELECT 1 FROM standings WHERE problem_id = ? AND environment_id = ? AND schema_id <> ? LIMIT 1",
-                (problem_id, environment_id, schema_id),
-            ):
+            if has_other_axes(self._database, problem_id, environment_id, schema_id):
                 rebuild_standings(self._database, problem_id, environment_id, schema_id, schema)
             free = self._free_name(name)
             self._database.execute(
                 "INSERT INTO runs (name, problem_id, environment_id, schema_id, target, config, seed, provenance,"
-                " base_verdict, base_session, base_candidate, created) SELECT ?, ?, ?, ?, ?, ?, ?, ?,"
+                " base_verdict, base_session, base_candidate, created, uid) SELECT ?, ?, ?, ?, ?, ?, ?, ?,"
                 " (SELECT COALESCE(MAX(id), 0) FROM verdicts), (SELECT COALESCE(MAX(id), 0) FROM timing_sessions),"
-                " (SELECT COALESCE(MAX(id), 0) FROM candidates), ?",
+                " (SELECT COALESCE(MAX(id), 0) FROM candidates), ?, ?",
                 (
                     free,
                     problem_id,
@@ -142,6 +164,7 @@ class Store:
                     str(seed),
                     dump(dict(environment.provenance)),
                     now(),
+                    secrets.token_hex(16),
                 ),
             )
         return self.open_run(free)
@@ -200,20 +223,22 @@ class Store:
         """The verdict of a kernel with its first session, whichever run brought it; None where there is none."""
         return read_evaluation(self._database, problem_key, environment_key, digest)
 
+    def tallies(self, run_name: str | None = None) -> Tallies:
+        """A run's candidates counted by kind, and its records; None for the run that was started last.
+
+        Raises:
+            StorageError: There is no such run.
+        """
+        return stored_tallies(self._database, self._run_row(run_name)[0])
+
     def rebuild(self) -> None:
-        """Works out all standings (what `v_elites` and `v_best` show) from verdicts and sessions again.
+        """Works out all tables that follow from others again: standings (what `v_elites` and `v_best` show) and tallies.
 
         Raises:
             StorageError: The file cannot be written.
         """
         with self._database.write():
-            rows = self._database.read(
-                "SELECT r.problem_id, r.environment_id, m.id, m.axes FROM runs r"
-                " JOIN measures_schemas m ON m.id = r.schema_id"
-                " WHERE r.id IN (SELECT MAX(id) FROM runs GROUP BY problem_id, environment_id)"
-            )
-            for problem_id, environment_id, schema_id, axes in rows:
-                rebuild_standings(self._database, problem_id, environment_id, schema_id, load_schema(axes))
+            rebuild_derived(self._database)
 
 
 def _info(row: Sequence[Any]) -> RunInfo:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from archive.grid import Entry, Grid
+from archive.grid import Background, Entry, Grid
 from evo_l2.contracts import AddResult, AddStatus, Candidate, Elite
 from evo_l2.evaluation import Estimate, Status, TimingSession, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.measures import Cell, MeasuresSchema
 from evo_l2.timing import pooled_estimate
 
-__all__ = ["Addition", "Records", "Sight", "View"]
+__all__ = ["Addition", "Passed", "Records", "Sight", "View"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What rows say of one kernel that passed, or was built."""
+
+    identity: str
+    digests: tuple[str, ...]
+    """Its sources, in order; the first stands for all. More than one only from runs blind to each other."""
+    measures: tuple[float | None, ...] | None
+    """Those of the first source."""
+    sessions: tuple[int, ...]
+    """Keys of all its sessions, oldest first."""
+    estimate: Estimate | None
+    """The estimate over them; None when none is conclusive."""
+    is_run: bool = True
+    """False for a kernel that was built and never run."""
 
 
 class Records(Protocol):
@@ -26,6 +43,22 @@ class Records(Protocol):
 
     def sessions(self, keys: Sequence[int]) -> tuple[TimingSession, ...]:
         """Timing sessions by key, in order of the keys."""
+        ...
+
+    def known(self, digest: str) -> str | None:
+        """The judged kernel that a source is, or repeats."""
+        ...
+
+    def identified(self, identity: str) -> str | None:
+        """The smallest digest of the judged kernels of an identity."""
+        ...
+
+    def passed(self, digest: str) -> Iterable[Passed]:
+        """A source that passed, with all that is stored of its identity; nothing when it did not pass."""
+        ...
+
+    def untimed(self) -> Iterable[Passed]:
+        """Kernels that passed and have no conclusive session."""
         ...
 
 
@@ -51,27 +84,34 @@ class Sight:
     sessions: tuple[int, ...]
     is_run: bool = True
     """False for a kernel that was built and never run."""
+    digests: tuple[str, ...] = ()
+    """All its sources, where there are several."""
 
 
 class View:
     """The state behind every archive: pure, single-threaded, and small (sources and samples stay with `Records`).
 
+    It keeps what it was told itself, and the elites; the rest of what it started from is looked up when it is needed.
+
     Args:
         schema: The axes.
         records: Where sources, verdicts and samples are.
+        background: The kernels that it starts from, for the grid; None where there are none, or they are loaded.
     """
 
-    def __init__(self, schema: MeasuresSchema, records: Records) -> None:
+    def __init__(self, schema: MeasuresSchema, records: Records, background: Background | None = None) -> None:
         self._records = records
-        self._grid = Grid(schema)
         self._known: dict[str, str] = {}
         self._identities: dict[str, str] = {}
         self._passed: dict[str, Sight] = {}
+        self._withdrawn: set[str] = set()
         self._untimed: dict[str, Sight] = {}
+        self._untimed_loaded = False
         self._cache: dict[Cell, Elite] = {}
         self._elites: tuple[Elite, ...] | None = None
         self._best: Elite | None = None
         self.n_candidates = 0
+        self._grid = Grid(schema, background)
 
     @property
     def grid(self) -> Grid:
@@ -80,42 +120,29 @@ class View:
 
     # --- loading what other runs left ---------------------------------------------------------------------------------
 
-    def load_known(self, digest: str, identity: str | None) -> None:
-        """Takes a judged kernel as given."""
-        self._known[digest] = digest
-        if identity is not None:
-            self._identities[identity] = min(digest, self._identities.get(identity, digest))
-
-    def load_passed(
-        self,
-        identity: str,
-        digests: Sequence[str],
-        measures: tuple[float | None, ...] | None,
-        sessions: Sequence[int],
-        estimate: Estimate | None,
-        *,
-        is_run: bool = True,
-    ) -> None:
-        """Takes it as given that a kernel passed, or was built.
-
-        Args:
-            identity: The kernel.
-            digests: Its sources, in order; the first stands for all. More than one only from runs blind to each other.
-            measures: Those of the first source.
-            sessions: Keys of all its sessions, oldest first.
-            estimate: The estimate over them; None when none is conclusive.
-            is_run: False for a kernel that was built and never run.
-        """
-        sight = Sight(identity, digests[0], self._cell(measures), tuple(sessions), is_run)
-        for digest in digests:
-            self.load_known(digest, identity)
+    def load_passed(self, passed: Passed) -> None:
+        """Takes it as given that a kernel passed, or was built."""
+        sight = self._sight_of(passed)
+        for digest in passed.digests:
             self._passed[digest] = sight
-        self._put(sight, estimate)
+        self._put(sight, passed.estimate)
 
-    def load_alias(self, digest: str, known: str) -> None:
-        """Takes it as given that a source repeats a known kernel."""
-        if known in self._known:
-            self._known.setdefault(digest, known)
+    def _sight_of(self, passed: Passed) -> Sight:
+        digests = passed.digests
+        return Sight(
+            passed.identity, digests[0], self._cell(passed.measures), passed.sessions, passed.is_run, digests[1:] and digests
+        )
+
+    def holds(self, identity: str) -> bool:
+        """Whether what the view says of a kernel is in its memory, not in the background."""
+        return self._grid.holds(identity)
+
+    def load_gone(self, identity: str) -> None:
+        """Takes it as given that a kernel is not on the grid, whatever the background says."""
+        former = self._grid.entry(identity)
+        if former is not None:
+            self._changed(former.cell)
+        self._grid.drop(identity)
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
@@ -132,10 +159,10 @@ class View:
         if candidate.index != self.n_candidates:
             raise ValueError(f"candidate {candidate.index} was added where {self.n_candidates} is the next index")
         for parent in candidate.parents:
-            if parent not in self._known:
+            if self._find(parent) is None:
                 raise ValueError(f"candidate {candidate.index} has a parent that is not known here: {parent[:12]}")
         original = candidate.duplicate_of
-        if original is not None and self._known.get(original) != original:
+        if original is not None and self._find(original) != original:
             raise ValueError(f"candidate {candidate.index} repeats a kernel that is not known here: {original[:12]}")
         digest = candidate.kernel.digest if candidate.kernel is not None else None
         evaluation = candidate.evaluation
@@ -143,7 +170,7 @@ class View:
             return Addition(candidate, digest, AddResult(AddStatus.NOT_ADDED, None), None, None)
         if digest is None:
             raise ValueError(f"candidate {candidate.index} was evaluated but has no kernel")
-        if digest in self._known or candidate.identity in self._identities:
+        if self.find(digest, candidate.identity) is not None:
             raise ValueError(f"candidate {candidate.index} was evaluated though its kernel is known: {digest[:12]}")
         if not evaluation.verdict.status.is_good:
             return Addition(candidate, digest, AddResult(AddStatus.NOT_ADDED, None), None, None)
@@ -176,6 +203,7 @@ class View:
                 sight = self._passed[digest] = Sight(candidate.identity, digest, addition.cell, (session,))
                 if addition.entry is None:
                     self._untimed[candidate.identity] = sight
+                    self._grid.drop(candidate.identity)
             elif addition.entry is not None:
                 assert candidate.identity is not None
                 self._passed[digest] = Sight(candidate.identity, digest, addition.cell, (), is_run=False)
@@ -238,18 +266,27 @@ class View:
 
     def apply_withdrawal(self, sight: Sight) -> None:
         """Takes a planned withdrawal."""
-        self._drop(sight)
+        self.load_gone(sight.identity)
         self._untimed.pop(sight.identity, None)
-        for digest in [digest for digest, other in self._passed.items() if other is sight]:
-            del self._passed[digest]
+        for digest in sight.digests or (sight.digest,):
+            self._passed.pop(digest, None)
+            self._withdrawn.add(digest)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def find(self, digest: str | None, identity: str | None) -> str | None:
         """See `evo_l2.contracts.Archive.find`."""
-        found = self._known.get(digest) if digest is not None else None
+        found = self._find(digest) if digest is not None else None
         if found is None and identity is not None:
-            found = self._identities.get(identity)
+            found = self._identities.get(identity) or self._records.identified(identity)
+        return found
+
+    def _find(self, digest: str) -> str | None:
+        found = self._known.get(digest)
+        if found is None:
+            found = self._records.known(digest)
+            if found is not None:
+                self._known[digest] = found
         return found
 
     def elites(self) -> tuple[Elite, ...]:
@@ -277,14 +314,28 @@ class View:
 
     def untimed(self) -> tuple[tuple[Kernel, int], ...]:
         """See `evo_l2.contracts.Archive.untimed`."""
+        if not self._untimed_loaded:
+            for passed in self._records.untimed():
+                if passed.digests[0] not in self._passed and passed.digests[0] not in self._withdrawn:
+                    self.load_passed(passed)
+            self._untimed_loaded = True
         sights = sorted(self._untimed.values(), key=lambda sight: sight.digest)
         return tuple((self._records.kernel(sight.digest)[0], len(sight.sessions)) for sight in sights)
 
     def ranked(self) -> Iterator[Elite]:
         """Every kernel that passed and has an objective, the best first."""
-        return (self.get(entry.digest) for entry in self._grid.ranked())
+        for entry in self._grid.ranked():
+            sight = self._passed.get(entry.digest)
+            if sight is not None:
+                yield self.get(entry.digest)
+            else:
+                for passed in self._records.passed(entry.digest):
+                    yield self._fetch(entry, self._sight_of(passed))
 
     def _sight(self, digest: str) -> Sight:
+        if digest not in self._passed and digest not in self._withdrawn:
+            for passed in self._records.passed(digest):
+                self.load_passed(passed)
         sight = self._passed.get(digest)
         if sight is None:
             raise KeyError(f"no kernel {digest} passed here")
@@ -294,7 +345,7 @@ class View:
         elite = self._cache.get(cell)
         if elite is None:
             entry = self._grid.elites[cell]
-            elite = self._cache[cell] = self._fetch(entry, self._passed[entry.digest])
+            elite = self._cache[cell] = self._fetch(entry, self._sight(entry.digest))
         return elite
 
     def _fetch(self, entry: Entry, sight: Sight) -> Elite:
@@ -302,14 +353,8 @@ class View:
         sessions = self._records.sessions(sight.sessions)
         return Elite(kernel, entry.identity, entry.cell, verdict, entry.estimate, sessions)
 
-    def _drop(self, sight: Sight) -> None:
-        former = self._grid.entry(sight.identity)
-        if former is not None:
-            self._changed(former.cell)
-        self._grid.drop(sight.identity)
-
     def _put(self, sight: Sight, estimate: Estimate | None) -> None:
-        self._drop(sight)
+        self.load_gone(sight.identity)
         if sight.cell is not None and (estimate is not None or not sight.is_run):
             self._grid.put(Entry(sight.digest, sight.identity, sight.cell, estimate))
             self._changed(sight.cell)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from experiments.command import db_argument, guarded, json_option
 from experiments.mining_commands import MINING
+
+if TYPE_CHECKING:
+    from archive.address import Address
 
 __all__ = ["archive"]
 
@@ -22,7 +26,7 @@ def archive() -> None:
 @click.option("--run", "run_name", help="Only this run.")
 @json_option
 @guarded
-def stats(db: Path, run_name: str | None, as_json: bool) -> None:
+def stats(db: Address, run_name: str | None, as_json: bool) -> None:
     """Runs, outcomes, operators, cells and cost."""
     from experiments.archive_pages.stats_page import print_stats
 
@@ -40,7 +44,7 @@ def stats(db: Path, run_name: str | None, as_json: bool) -> None:
 @json_option
 @guarded
 def top(
-    db: Path,
+    db: Address,
     count: int,
     all_kernels: bool,
     run_name: str | None,
@@ -65,7 +69,7 @@ def top(
 @click.argument("digest")
 @json_option
 @guarded
-def show(db: Path, digest: str, as_json: bool) -> None:
+def show(db: Address, digest: str, as_json: bool) -> None:
     """One kernel, right or wrong, with all that is known of it; DIGEST may be its first few digits."""
     from experiments.archive_pages.kernel_page import print_kernel
 
@@ -79,7 +83,7 @@ def show(db: Path, digest: str, as_json: bool) -> None:
 @click.option("--run", "run_name", help="The run; the last when left out.")
 @json_option
 @guarded
-def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_json: bool) -> None:
+def export(db: Address, folder: Path, count: int | None, run_name: str | None, as_json: bool) -> None:
     """Write the elites as files, with kernels.jsonl beside them."""
     from experiments.listing import export_kernels
 

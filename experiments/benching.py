@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archive.address import Address
 from evo_l2.errors import ConfigurationError
 from evo_l2.judge import Failure, Judge
 from evo_l2.kernel import Kernel
@@ -53,7 +54,7 @@ def parse_shapes(texts: Sequence[str]) -> tuple[tuple[int, int, int, int], ...]:
 
 def run_bench(
     files: Sequence[Path],
-    db: Path | None,
+    db: Address | None,
     count: int,
     shapes: Sequence[str],
     accumulate: str,
@@ -141,7 +142,7 @@ def _check_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
             raise ConfigurationError("the results cannot be written", expected=f"to write {path}", found="no permission")
 
 
-def _elites(db: Path, count: int) -> list[tuple[str, Kernel]]:
+def _elites(db: Address, count: int) -> list[tuple[str, Kernel]]:
     """The best kernels of an archive."""
     from experiments.listing import best_kernels
 

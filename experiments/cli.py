@@ -18,10 +18,11 @@ import click
 
 from evo_l2 import __version__
 from experiments.archive_commands import archive
-from experiments.command import INTERRUPTED, db_argument, guarded, json_option
+from experiments.command import ARCHIVE, INTERRUPTED, db_argument, guarded, json_option
 from experiments.origins import foreign_packages
 
 if TYPE_CHECKING:
+    from archive.address import Address
     from experiments.run import Finished
 
 __all__ = ["main"]
@@ -68,22 +69,23 @@ main.add_command(archive)
 @main.command()
 @click.argument("preset_or_file", metavar="PRESET|FILE")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replace one value, as in budget.wall_s=60.")
-@click.option("--db", type=click.Path(dir_okay=False, path_type=Path), help="The archive; runs/NAME.db when left out.")
+@click.option("--db", type=ARCHIVE, help="The archive; runs/NAME.db when left out.")
 @click.option("--dry-run", is_flag=True, help="Check everything, estimate the cost, run nothing.")
 @click.option("--replay", metavar="DB[:RUN]", help="Take replies and measurements from an earlier run.")
 @json_option
 @guarded
 def run(
-    preset_or_file: str, overrides: tuple[str, ...], db: Path | None, dry_run: bool, replay: str | None, as_json: bool
+    preset_or_file: str, overrides: tuple[str, ...], db: Address | None, dry_run: bool, replay: str | None, as_json: bool
 ) -> None:
     """Run a preset or a configuration file. Ctrl-C once ends it in order; `resume` goes on."""
+    from archive.address import parse_address
     from experiments.config import load_config
     from experiments.progress import Progress
     from experiments.report import print_summary
     from experiments.run import estimate_cost, execute
 
     config = load_config(preset_or_file, overrides)
-    path = db if db is not None else Path(config.archive_path)
+    path = db if db is not None else parse_address(config.archive_path)
     if dry_run:
         facts = estimate_cost(config)
         click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(f"{key:24} {value}" for key, value in facts.items()))
@@ -94,12 +96,14 @@ def run(
     _leave(finished)
 
 
-def _recording(text: str) -> tuple[Path, str | None]:
-    """Archive and run of `DB[:RUN]`; a file whose name has a colon is taken as a whole."""
+def _recording(text: str) -> tuple[Address, str | None]:
+    """Archive and run of `DB[:RUN]`; a file whose name has a colon is taken as a whole, and so is a URL that ends in none."""
+    from archive.address import parse_address
+
     file, colon, name = text.rpartition(":")
-    if not colon or Path(text).exists():
-        return Path(text), None
-    return Path(file), name or None
+    if not colon or Path(text).exists() or ("://" in text and set(name) & set("/@?=")):
+        return parse_address(text), None
+    return parse_address(file), name or None
 
 
 def _leave(finished: Finished) -> None:
@@ -124,7 +128,7 @@ def _leave(finished: Finished) -> None:
 @click.option("--evaluations", type=int, help="New limit of candidates, earlier ones included.")
 @json_option
 @guarded
-def resume(db: Path, run_name: str | None, wall_s: float | None, evaluations: int | None, as_json: bool) -> None:
+def resume(db: Address, run_name: str | None, wall_s: float | None, evaluations: int | None, as_json: bool) -> None:
     """Go on with a run (the last one by default) that was stopped or killed."""
     from experiments.progress import Progress
     from experiments.report import print_summary
@@ -173,7 +177,7 @@ def verify(
 
 @main.command()
 @click.argument("files", nargs=-1, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--db", type=click.Path(dir_okay=False, path_type=Path), help="Also the best kernels of this archive.")
+@click.option("--db", type=ARCHIVE, help="Also the best kernels of this archive.")
 @click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="How many of them.")
 @click.option(
     "--shapes", "shapes", multiple=True, default=("4096,4096,4096",), show_default=True,
@@ -195,7 +199,7 @@ def verify(
 @guarded
 def bench(
     files: tuple[Path, ...],
-    db: Path | None,
+    db: Address | None,
     count: int,
     shapes: tuple[str, ...],
     accumulate: str,

@@ -14,7 +14,7 @@ import click
 from evo_l2.errors import ConfigurationError, EvoL2Error
 from experiments.printable import printable
 
-__all__ = ["INTERRUPTED", "db_argument", "guarded", "json_option"]
+__all__ = ["ARCHIVE", "INTERRUPTED", "db_argument", "guarded", "json_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 INTERRUPTED = 130
@@ -60,4 +60,25 @@ def _line(error: EvoL2Error | OSError) -> str:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-db_argument = click.argument("db", type=click.Path(dir_okay=False, path_type=Path))
+
+
+class _Archive(click.ParamType):  # type: ignore[type-arg]
+    """A file, or `postgresql+psycopg://USER@HOST/DATABASE`; becomes an `archive.address.Address`."""
+
+    name = "path|url"
+    _file = click.Path(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or "://" not in value:
+            return self._file.convert(value, param, ctx)
+        from archive.address import parse_address
+
+        try:
+            return parse_address(value)
+        except ConfigurationError as error:
+            self.fail(_line(error), param, ctx)
+
+
+ARCHIVE = _Archive()
+"""The type of every argument that names an archive."""
+db_argument = click.argument("db", type=ARCHIVE)

@@ -55,7 +55,7 @@ class RunConfig(Section):
     workers: WorkersConfig = WorkersConfig()
     """What runs side by side."""
     archive: str | None = None
-    """Database of the run; runs/NAME.db when left out."""
+    """Database of the run: a path or a URL; runs/NAME.db when left out."""
 
     @field_validator("seeds", mode="before")
     @classmethod

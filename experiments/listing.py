@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from archive.address import Address
 from archive.export import export
 from archive.mining import top
 from archive.store import Store
@@ -20,7 +21,7 @@ from experiments.report import counted, indented
 __all__ = ["best_kernels", "export_kernels", "print_keys", "print_presets"]
 
 
-def best_kernels(db: Path, count: int) -> list[Kernel]:
+def best_kernels(db: Address, count: int) -> list[Kernel]:
     """The best elites of the last run, whether they hold a cell or not.
 
     Raises:
@@ -30,7 +31,7 @@ def best_kernels(db: Path, count: int) -> list[Kernel]:
         return [elite.kernel for elite in top(store, None, count=count)]
 
 
-def export_kernels(db: Path, folder: Path, run_name: str | None, count: int | None, *, as_json: bool) -> None:
+def export_kernels(db: Address, folder: Path, run_name: str | None, count: int | None, *, as_json: bool) -> None:
     """Writes the elites, or the best kernels, as files, with `kernels.jsonl` beside them.
 
     Raises:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from experiments.command import db_argument, guarded, json_option
+
+if TYPE_CHECKING:
+    from archive.address import Address
 
 __all__ = ["MINING"]
 
@@ -24,7 +28,7 @@ _TABLES = ("candidates", "kernels", "sessions", "cells", "moves", "calls")
 @json_option
 @guarded
 def cells(
-    db: Path,
+    db: Address,
     across: str | None,
     down: str | None,
     value: str | None,
@@ -48,7 +52,7 @@ def cells(
 @click.argument("right")
 @json_option
 @guarded
-def diff(db: Path, left: str, right: str, as_json: bool) -> None:
+def diff(db: Address, left: str, right: str, as_json: bool) -> None:
     """Two kernels side by side: sources, launch, tunables, resources, speed; digests may be their first few digits."""
     from experiments.archive_pages.diff_page import print_diff
 
@@ -63,7 +67,7 @@ def diff(db: Path, left: str, right: str, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(0), default=30, show_default=True, help="The most descendants.")
 @json_option
 @guarded
-def lineage(db: Path, digest: str, with_diffs: bool, depth: int | None, limit: int, as_json: bool) -> None:
+def lineage(db: Address, digest: str, with_diffs: bool, depth: int | None, limit: int, as_json: bool) -> None:
     """Ancestors and descendants of a kernel, each step with its operator and gain."""
     from experiments.archive_pages.lineage_page import print_lineage
 
@@ -75,7 +79,7 @@ def lineage(db: Path, digest: str, with_diffs: bool, depth: int | None, limit: i
 @click.option("--run", "run_name", help="Only this run.")
 @json_option
 @guarded
-def moves(db: Path, run_name: str | None, as_json: bool) -> None:
+def moves(db: Address, run_name: str | None, as_json: bool) -> None:
     """Which edits gained, by kind: tunables by name and direction, others by what they touched."""
     from experiments.archive_pages.moves_page import print_moves
 
@@ -95,7 +99,7 @@ def moves(db: Path, run_name: str | None, as_json: bool) -> None:
 @json_option
 @guarded
 def query(
-    db: Path,
+    db: Address,
     text: str | None,
     table: str,
     columns: str | None,

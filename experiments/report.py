@@ -167,7 +167,9 @@ def _share(summary: Summary) -> str:
 
 
 def _next(finished: Finished, summary: Summary, limit: tuple[str, str] | None) -> list[str]:
-    name, db, folder = program(), shlex.quote(str(finished.db)), shlex.quote(f"{Path(finished.db).with_suffix('')}-elites")
+    name, db = program(), shlex.quote(str(finished.db))
+    beside = finished.db.with_suffix("") if isinstance(finished.db, Path) else finished.name
+    folder = shlex.quote(f"{beside}-elites")
     looks = [f"{name} archive top {db}"]
     if summary.best is not None:
         looks.append(f"{name} archive show {db} {summary.best.digest[:12]}")

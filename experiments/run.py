@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from archive.address import Address
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits
 from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator, ModelCall
@@ -40,7 +41,7 @@ class Started:
     """What an observer is told before the first candidate."""
 
     name: str
-    db: Path
+    db: Address
     problem: Problem
     n_cells: int
     config: RunConfig
@@ -52,7 +53,7 @@ class Finished:
     """What a run came to."""
 
     name: str
-    db: Path
+    db: Address
     stop: Stop
     n_candidates: int
     best: Elite | None
@@ -119,7 +120,9 @@ def _target_in_words(config: RunConfig) -> str:
     return f"cuda, {config.cuda.mode}, {card.name} ({card.arch})"
 
 
-def execute(config: RunConfig, *, db: Path, observer: Observer, replay: tuple[Path, str | None] | None = None) -> Finished:
+def execute(
+    config: RunConfig, *, db: Address, observer: Observer, replay: tuple[Address, str | None] | None = None
+) -> Finished:
     """Runs a configuration from its start.
 
     Args:
@@ -135,7 +138,7 @@ def execute(config: RunConfig, *, db: Path, observer: Observer, replay: tuple[Pa
         problem = make_problem(config)
         seeds = load_seed_kernels(config, problem)
         evaluator, generator = _workers(config, problem, replay, stack)
-        if str(db) == config.archive_path:
+        if isinstance(db, Path) and str(db) == config.archive_path:
             _make_folder(db.parent)
         store = stack.enter_context(Store.open(db))
         run = store.start_run(config.name, problem, evaluator.environment, config.target, config.dump(), config.seed)
@@ -157,7 +160,7 @@ def _make_folder(folder: Path) -> None:
         raise StorageError(f"{folder} cannot be made", expected="a folder", found=found, hint="--db PATH") from error
 
 
-def resume(db: Path, run_name: str | None, observer: Observer, overrides: Sequence[tuple[str, float]] = ()) -> Finished:
+def resume(db: Address, run_name: str | None, observer: Observer, overrides: Sequence[tuple[str, float]] = ()) -> Finished:
     """Goes on with a run that was stopped or killed.
 
     Args:
@@ -194,7 +197,7 @@ def resume(db: Path, run_name: str | None, observer: Observer, overrides: Sequen
 
 def _go(
     config: RunConfig,
-    db: Path,
+    db: Address,
     problem: Problem,
     seeds: Sequence[Kernel],
     run: RunHandle,
@@ -309,7 +312,7 @@ def _best_seed(run: RunHandle, seeds: Sequence[Kernel]) -> Elite | None:
 def _workers(
     config: RunConfig,
     problem: Problem,
-    replay: tuple[Path, str | None] | None,
+    replay: tuple[Address, str | None] | None,
     stack: ExitStack,
     made: Iterable[ModelCall] = (),
 ) -> tuple[Evaluator, Generator | None]:
@@ -325,7 +328,7 @@ def _workers(
 
 
 def _recorded(
-    config: RunConfig, problem: Problem, replay: tuple[Path, str | None], stack: ExitStack
+    config: RunConfig, problem: Problem, replay: tuple[Address, str | None], stack: ExitStack
 ) -> tuple[Evaluator, Generator | None]:
     """Evaluator and generator that repeat an earlier run; prompts are cut by the tokenizer that cut them then."""
     from mutators.generators.recorded import RecordedGenerator

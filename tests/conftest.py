@@ -176,6 +176,17 @@ def pytest_generate_tests(metafunc):
             metafunc.parametrize(name, values)
 
 
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server for all tests of this process; `postgres.fresh()` is the URL of an empty place for an archive."""
+    spec = importlib.util.spec_from_file_location("postgres_server", Path(__file__).parent / "postgres_server.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    server = module.start()
+    yield server
+    server.close()
+
+
 ALONE = {
     "test_bad_input", "test_cli", "test_cpu_blas", "test_cpu_runner", "test_docs", "test_python_docs", "test_rogues_cpu",
     "test_run", "test_seeds_cpu", "test_soak_hostile",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from archive import MemoryArchive, Store
 from evo_l2.contracts import AddStatus, Outcome
-from evo_l2.evaluation import Status
+from evo_l2.evaluation import Environment, Status
 from evo_l2.past import Past, file_remeasurement
 from evo_l2.timing import pooled_estimate
 
@@ -25,6 +26,7 @@ def _load_cases():
 
 
 cases = _load_cases()
+_ENVIRONMENTS = itertools.count()
 CELLS = ((64.0, 0.0, 0.0), (256.0, 4.0, 0.0), (512.0, None, 600_000.0))
 
 
@@ -57,14 +59,32 @@ def start(store, name="run"):
     return store.start_run(name, cases.PROBLEM, cases.ENVIRONMENT, "cpu", {}, 1)
 
 
-@pytest.fixture(params=["memory", "store", "replayed"])
+@pytest.fixture(params=["memory", "store", "replayed", "postgresql"])
 def archive(request, tmp_path):
     if request.param == "memory":
         yield MemoryArchive(cases.SCHEMA)
         return
+    if request.param == "postgresql":
+        run = start(request.getfixturevalue("postgres_store"))
+        yield run
+        return
     with Store.open(tmp_path / "a.db") as store:
         run = start(store)
         yield run if request.param == "store" else _Replayed(run)
+
+
+@pytest.fixture(scope="module")
+def shared_postgres_store(postgres):
+    with Store.open(postgres.fresh()) as store:
+        yield store
+
+
+@pytest.fixture
+def postgres_store(shared_postgres_store, monkeypatch):
+    """One archive for all tests, since a new one takes longer than they do; each test gets an environment of its own."""
+    number = next(_ENVIRONMENTS)
+    monkeypatch.setattr(cases, "ENVIRONMENT", Environment("cpu", {"processor": f"test {number}"}, {"host": "here"}))
+    return shared_postgres_store
 
 
 def test_an_empty_archive_has_no_elite(archive):

@@ -513,7 +513,7 @@ def test_two_processes_make_and_fill_one_file(tmp_path):
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 def test_the_golden_file_of_every_revision_is_opened_read_and_written(tmp_path, revision):
     path = tmp_path / "a.db"
     path.write_bytes((GOLDEN / f"archive_{revision}.db").read_bytes())
@@ -536,7 +536,7 @@ def test_the_golden_file_of_every_revision_is_opened_read_and_written(tmp_path, 
         assert store.open_run().best().kernel == cases.kernel(7)
         fresh = tmp_path / "fresh.db"
         with Store.open(fresh) as new:
-            tables = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
+            tables = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%' ORDER BY type, name"
             assert store.read(tables) == new.read(tables)
 
 

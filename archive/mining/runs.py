@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from archive.codec import load
 from archive.mining.sessions import FIRST
 from archive.run import RunInfo
 from archive.store import Store
+from archive.tallies import Record
 from evo_l2.contracts import Elite, Outcome
 from evo_l2.evaluation import Status
 
@@ -107,26 +107,20 @@ def stats(store: Store, run_name: str | None = None) -> RunStats:
         StorageError: No such run.
     """
     run = store.open_run(run_name)
-    rows = store.read(
-        f"SELECT c.operator, c.outcome, v.status, c.session_id IS NOT NULL AND {FIRST} IS NULL, c.add_status, c.seconds"
-        " FROM candidates c JOIN runs r ON r.id = c.run_id LEFT JOIN verdicts v ON v.id = c.verdict_id"
-        " WHERE r.name = ? ORDER BY c.idx",
-        (run.name,),
-    )
+    found = store.tallies(run.name)
     outcomes: Counter[Outcome] = Counter()
     statuses: Counter[Status] = Counter()
-    tallies: dict[str, Counter[str]] = {}
+    tallies: dict[str, Counter[str]] = {operator: Counter() for operator in found.first_indices}
     seconds: Counter[str] = Counter()
-    for operator, outcome, status, inconclusive, added, stages in rows:
-        outcomes[Outcome(outcome)] += 1
-        tally = tallies.setdefault(operator, Counter())
-        tally.update(("all", outcome, added))
-        if status is not None:
-            judged = Status.INCONCLUSIVE if inconclusive else Status(status)
-            statuses[judged] += 1
-            tally[judged.value] += 1
-        seconds[operator] += load(stages).get("wall", 0.0)
-    records, gains = _gains(curve(store, run.name))
+    for one in found.tallies:
+        outcomes[Outcome(one.outcome)] += one.n
+        tally = tallies[one.operator]
+        tally.update({"all": one.n, one.outcome: one.n, one.added: one.n})
+        if one.status:
+            statuses[Status(one.status)] += one.n
+            tally[one.status] += one.n
+        seconds[one.operator] += one.wall_us
+    records, gains = _gains(found.records)
     grid = run.grid
     return RunStats(
         run=store.run_info(run.name),
@@ -145,7 +139,7 @@ def stats(store: Store, run_name: str | None = None) -> RunStats:
                 n_improved_cells=tally["improved"],
                 n_records=records[name],
                 gain=gains[name],
-                seconds=seconds[name],
+                seconds=seconds[name] / 1e6,
             )
             for name, tally in tallies.items()
         ),
@@ -154,22 +148,20 @@ def stats(store: Store, run_name: str | None = None) -> RunStats:
         coverage=grid.coverage,
         qd_score=grid.qd_score,
         best=run.best(),
-        n_bytes=store.path.stat().st_size,
+        n_bytes=store.n_bytes,
     )
 
 
-def _gains(points: tuple[CurvePoint, ...]) -> tuple[Counter[str], dict[str, float]]:
+def _gains(found: tuple[Record, ...]) -> tuple[Counter[str], dict[str, float]]:
     """How often, and by how much, each operator raised the best of the seeds and of what came after them."""
     records: Counter[str] = Counter()
-    gains: dict[str, float] = {point.operator: 0.0 for point in points}
+    gains: defaultdict[str, float] = defaultdict(float)
     best: float | None = None
-    for point in points:
-        if point.log_low is None or (best is not None and point.log_low <= best):
-            continue
-        records[point.operator] += 1
-        if best is not None and point.operator != "seed":
-            gains[point.operator] += point.log_low - best
-        best = point.log_low
+    for record in found:
+        records[record.operator] += 1
+        if best is not None and record.operator != "seed":
+            gains[record.operator] += record.log_low - best
+        best = record.log_low
     return records, gains
 
 

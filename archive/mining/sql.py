@@ -75,9 +75,8 @@ def sql(store: Store, statement: str, *, timeout_s: float = 30.0) -> Iterator[An
     if _first_word(statement) not in _WORDS:
         expected, found = "a statement that begins with SELECT, WITH, VALUES or EXPLAIN", repr(statement[:60])
         raise ConfigurationError("the statement is not one that reads", expected=expected, found=found)
-    url = str(getattr(store, "url", store.path))
-    if url.startswith("postgresql"):
-        with _postgresql(url, statement, timeout_s) as answer:
+    if store.url.get_backend_name() == "postgresql":
+        with _postgresql(store, statement, timeout_s) as answer:
             yield answer
     else:
         with _sqlite(store.path, statement, timeout_s) as answer:
@@ -144,10 +143,10 @@ def _bad(text: str, tables: str = "SELECT name, sql FROM sqlite_master") -> Conf
 
 
 @contextlib.contextmanager
-def _postgresql(url: str, statement: str, timeout_s: float) -> Iterator[Answer]:
+def _postgresql(store: Store, statement: str, timeout_s: float) -> Iterator[Answer]:
     import sqlalchemy as sa
 
-    engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    engine = sa.create_engine(store.url, poolclass=sa.pool.NullPool, connect_args={"application_name": "evo-l2 query"})
     try:
         with engine.connect() as connection:
             connection.exec_driver_sql("SET TRANSACTION READ ONLY")
@@ -160,7 +159,7 @@ def _postgresql(url: str, statement: str, timeout_s: float) -> Iterator[Answer]:
                 yield Answer(names, _fetched(cursor))
     except sa.exc.DBAPIError as error:
         found = str(error.orig)
-        raise StorageError("the archive cannot be reached", expected="a PostgreSQL server", found=found) from error
+        raise StorageError(f"{store.place} cannot be reached", expected="a server that answers", found=found) from error
     finally:
         engine.dispose()
 

@@ -7,12 +7,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from archive.address import Address
 from archive.grid import Entry
 from archive.mining import CellMap, cells, elites, environments, rebin
 from archive.store import Store
@@ -53,7 +53,7 @@ class _View:
 
 
 def print_cells(
-    db: Path,
+    db: Address,
     run_name: str | None,
     *,
     across: str | None,
@@ -209,7 +209,7 @@ def _labels(numbers: Sequence[float]) -> tuple[str, ...]:
     return (f"<{shown[0]}", *(f"{a}-{b}" for a, b in itertools.pairwise(shown)), f"{shown[-1]}+")
 
 
-def print_regimes(db: Path, *, as_json: bool) -> None:
+def print_regimes(db: Address, *, as_json: bool) -> None:
     """The elites of the whole file by environment and shape regime.
 
     Raises:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from archive.address import Address
 from archive.mining import Comparison, Difference, Judgement, SideBySide, compare
 from archive.store import Store
 from experiments.archive_pages.frames import frame, say
@@ -19,7 +19,7 @@ from experiments.printable import printable
 __all__ = ["print_diff", "print_diff_lines"]
 
 
-def print_diff(db: Path, left: str, right: str, *, as_json: bool) -> None:
+def print_diff(db: Address, left: str, right: str, *, as_json: bool) -> None:
     """What differs between two kernels, and what that does to their speed.
 
     Raises:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
+from archive.address import Address
 from archive.mining import KernelFacts, show
 from archive.store import Store
 from experiments.archive_pages.words import estimate_facts, estimate_in_words
@@ -19,7 +19,7 @@ from experiments.verifying import built_in_words
 __all__ = ["print_kernel"]
 
 
-def print_kernel(db: Path, digest: str, *, as_json: bool) -> None:
+def print_kernel(db: Address, digest: str, *, as_json: bool) -> None:
     """One kernel of the archive, right or wrong, over all runs.
 
     Raises:

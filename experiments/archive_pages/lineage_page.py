@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from archive.address import Address
 from archive.mining import Family, Relative, diff_lines, family, show
 from archive.store import Store
 from evo_l2.evaluation import Status, rank
@@ -22,7 +22,7 @@ __all__ = ["print_lineage"]
 _MOST_INDENT = 6
 
 
-def print_lineage(db: Path, digest: str, *, depth: int | None, limit: int, with_diffs: bool, as_json: bool) -> None:
+def print_lineage(db: Address, digest: str, *, depth: int | None, limit: int, with_diffs: bool, as_json: bool) -> None:
     """The family of a kernel.
 
     Raises:

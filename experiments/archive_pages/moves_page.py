@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from rich.console import Console
 
+from archive.address import Address
 from archive.mining import Mean, MoveStats, Share, moves
 from archive.store import Store
 from experiments.archive_pages.frames import frame, say
@@ -18,7 +18,7 @@ _WIDE = 112
 """Columns of the screen from which on losses and the best move are shown as well."""
 
 
-def print_moves(db: Path, run_name: str | None, *, as_json: bool) -> None:
+def print_moves(db: Address, run_name: str | None, *, as_json: bool) -> None:
     """What each kind of edit brought, in one run or in the whole file.
 
     Raises:

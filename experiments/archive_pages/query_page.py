@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from archive.address import Address
 from archive.codec import load_build
 from archive.mining import COLUMNS, Answer, is_sql, query, write_parquet
 from archive.store import Store
@@ -29,7 +30,7 @@ _NARROWEST = 16
 
 
 def print_query(
-    db: Path,
+    db: Address,
     text: str,
     *,
     table: str,
@@ -143,7 +144,7 @@ def _unique(names: Sequence[str]) -> list[str]:
     return found
 
 
-def print_columns(db: Path, table: str, *, as_json: bool) -> None:
+def print_columns(db: Address, table: str, *, as_json: bool) -> None:
     """The columns of a flat table, those that the builds of this archive report among them.
 
     Raises:
@@ -169,7 +170,7 @@ def print_columns(db: Path, table: str, *, as_json: bool) -> None:
     say(console, "\nexample: evo-l2 archive query DB \"operator == 'edit' and speedup > 1.2\"", "dim")
 
 
-def _reported(db: Path) -> Iterator[str]:
+def _reported(db: Address) -> Iterator[str]:
     with Store.open(db, create=False) as store:
         rows = store.read("SELECT build FROM verdicts WHERE build IS NOT NULL ORDER BY id DESC LIMIT 200")
     yield from sorted({name for (build,) in rows for name in _resources(build)})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from archive.address import Address
 from archive.mining import EnvironmentFacts, RunStats, ledger, stats
 from archive.store import Store
 from evo_l2.evaluation import Status
@@ -19,7 +19,7 @@ from experiments.report import counted
 __all__ = ["print_stats"]
 
 
-def print_stats(db: Path, run_name: str | None, *, as_json: bool) -> None:
+def print_stats(db: Address, run_name: str | None, *, as_json: bool) -> None:
     """Every run, or one, with its outcomes, cells, operators and cost.
 
     Raises:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
+from archive.address import Address
 from archive.mining import EnvironmentFacts, Front, environments, last_run, pareto, top
 from archive.store import Store
 from evo_l2.contracts import Elite
@@ -20,7 +20,7 @@ __all__ = ["print_front", "print_top"]
 
 
 def print_top(
-    db: Path, count: int, run_name: str | None, *, environment: str | None, all_kernels: bool, as_json: bool
+    db: Address, count: int, run_name: str | None, *, environment: str | None, all_kernels: bool, as_json: bool
 ) -> None:
     """The best elites, one a cell; or the best kernels, whether they hold a cell or not.
 
@@ -48,7 +48,9 @@ def print_top(
     _say_others(console, known, run.environment_key)
 
 
-def print_front(db: Path, run_name: str | None, *, environment: str | None, resources: Sequence[str], as_json: bool) -> None:
+def print_front(
+    db: Address, run_name: str | None, *, environment: str | None, resources: Sequence[str], as_json: bool
+) -> None:
     """The Pareto front of a run's problem and environment over speed and resources.
 
     Raises:

@@ -17,14 +17,24 @@ def upgrade() -> None:
     _kernels()
     _candidates()
     _model_calls()
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    if not is_sqlite:
+        op.execute(_APPEND_ONLY)
     for table in ("verdicts", "timing_sessions", "candidates", "kernels"):
+        if not is_sqlite:
+            op.execute(
+                f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table}"
+                " FOR EACH STATEMENT EXECUTE FUNCTION archive_append_only()"
+            )
+            continue
         for change in ("UPDATE", "DELETE"):
             op.execute(
                 f"CREATE TRIGGER {table}_no_{change.lower()} BEFORE {change} ON {table} "
                 f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
             )
     for view in (_V_CANDIDATES, _V_ELITES, _V_BEST, _V_MODEL_CALLS):
-        op.execute(view)
+        # PostgreSQL wants a name for every subquery; in SQLite the text stays that of the files there are.
+        op.execute(view if is_sqlite else view.replace(")\nWHERE place = 1", ") t\nWHERE place = 1"))
 
 
 def _key() -> sa.Column[int]:
@@ -236,6 +246,14 @@ def _model_calls() -> None:
         sqlite_autoincrement=True,
     )
 
+
+_APPEND_ONLY = """
+CREATE FUNCTION archive_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only', TG_TABLE_NAME;
+END
+$$
+"""
 
 _V_CANDIDATES = """
 CREATE VIEW v_candidates AS

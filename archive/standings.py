@@ -1,0 +1,210 @@
+"""What all runs together know of each kernel that passed: tables that follow from verdicts and sessions."""
+
+from __future__ import annotations
+
+import math
+
+from archive.codec import dump, load_measures, load_schema, load_session
+from archive.database import Database
+from archive.tallies import rebuild_tallies
+from evo_l2.evaluation import Estimate, Status
+from evo_l2.measures import MeasuresSchema
+from evo_l2.timing import pooled_estimate
+
+__all__ = [
+    "DERIVED",
+    "computed_revisits",
+    "fill_derived",
+    "has_other_axes",
+    "is_alone",
+    "mark_revisit",
+    "put_pending",
+    "put_standing",
+    "rebuild_derived",
+    "rebuild_standings",
+    "refresh_standing",
+]
+
+DERIVED = ("standings", "pending", "revisits", "run_tallies", "run_operators", "run_records")
+"""The tables that `rebuild_derived` makes from all others."""
+
+_GOOD = ", ".join(f"'{status.value}'" for status in Status if status.is_good)
+_INSERT_STANDING = (
+    "INSERT INTO standings (problem_id, environment_id, identity, kernel_id, verdict_id, schema_id, cell, log_ratio,"
+    " log_low, log_high, speedup, speedup_low, speedup_high, n_blocks, n_sessions)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_PENDING = (
+    "INSERT INTO pending (problem_id, environment_id, identity, kernel_id, digest, verdict_id, schema_id, cell, is_run)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_REVISIT = (
+    "INSERT INTO revisits (problem_id, environment_id, identity) VALUES (?, ?, ?)"
+    " ON CONFLICT (problem_id, environment_id, identity) DO NOTHING"
+)
+_REVISITS = (
+    # Several verdicts that it is good, several sessions, several candidates on one verdict, or a verdict that came later.
+    f"SELECT identity FROM verdicts WHERE problem_id = ? AND environment_id = ? AND status IN ({_GOOD})"
+    " GROUP BY identity HAVING COUNT(*) > 1",
+    "SELECT v.identity FROM timing_sessions s JOIN verdicts v ON v.id = s.verdict_id"
+    " WHERE v.problem_id = ? AND v.environment_id = ? GROUP BY v.identity HAVING COUNT(*) > 1",
+    "SELECT MAX(v.identity) FROM candidates c JOIN verdicts v ON v.id = c.verdict_id WHERE v.problem_id = ?"
+    " AND v.environment_id = ? AND v.identity IS NOT NULL GROUP BY v.id HAVING COUNT(*) > 1",
+    "SELECT v.identity FROM verdicts w JOIN verdicts v ON v.kernel_id = w.kernel_id AND v.problem_id = w.problem_id"
+    " AND v.environment_id = w.environment_id WHERE w.problem_id = ? AND w.environment_id = ? AND w.attempt > 0"
+    " AND v.identity IS NOT NULL",
+)
+
+Place = tuple[int, int, str, int, int, int, str | None]
+"""Problem, environment, identity, kernel, verdict, schema, and the cell as JSON."""
+
+
+def has_other_axes(database: Database, problem_id: int, environment_id: int, schema_id: int) -> bool:
+    """Whether kernels stand in cells of other axes than these."""
+    for table in ("standings", "pending"):
+        found = database.read(
+            f"SELECT MIN(schema_id), MAX(schema_id) FROM {table} WHERE problem_id = ? AND environment_id = ?",
+            (problem_id, environment_id),
+        )
+        if not set(found[0]) <= {None, schema_id}:
+            return True
+    return False
+
+
+def is_alone(database: Database, problem_id: int, environment_id: int, identity: str, verdict_id: int) -> bool:
+    """Whether no other verdict says that a kernel of this identity is good."""
+    return not database.read(
+        f"SELECT 1 FROM verdicts WHERE identity = ? AND problem_id = ? AND environment_id = ? AND status IN ({_GOOD})"
+        " AND id <> ? LIMIT 1",
+        (identity, problem_id, environment_id, verdict_id),
+    )
+
+
+def put_standing(database: Database, place: Place, estimate: Estimate, n_sessions: int) -> None:
+    """Writes the standing of a kernel that has none."""
+    database.execute(_INSERT_STANDING, (*place, *_columns(estimate), n_sessions))
+
+
+def put_pending(database: Database, place: Place, digest: str, *, is_run: bool) -> None:
+    """Writes that a kernel is good and has no estimate: it was never run, or no session was conclusive."""
+    problem_id, environment_id, identity, kernel_id, verdict_id, schema_id, cell = place
+    row = (problem_id, environment_id, identity, kernel_id, digest, verdict_id, schema_id, cell, int(is_run))
+    database.execute(_INSERT_PENDING, row)
+
+
+def mark_revisit(database: Database, problem_id: int, environment_id: int, identity: str) -> None:
+    """Writes that more than one verdict, session or candidate speaks of an identity."""
+    database.execute(_INSERT_REVISIT, (problem_id, environment_id, identity))
+
+
+def refresh_standing(
+    database: Database, problem_id: int, environment_id: int, identity: str, schema_id: int, schema: MeasuresSchema
+) -> None:
+    """Works out one kernel's standing from its verdicts and sessions, those of every run; inside a transaction.
+
+    A source that failed once, in any run, does not count.
+    """
+    key = (problem_id, environment_id, identity)
+    for table in ("standings", "pending"):
+        database.execute(f"DELETE FROM {table} WHERE problem_id = ? AND environment_id = ? AND identity = ?", key)
+    rows = database.read(
+        "SELECT k.digest, k.id, v.id, v.status, v.measures FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
+        " WHERE v.problem_id = ? AND v.environment_id = ? AND v.identity = ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE"
+        " w.kernel_id = v.kernel_id AND w.problem_id = v.problem_id AND w.environment_id = v.environment_id"
+        f" AND w.status <> v.status) AND v.status IN ({_GOOD}) ORDER BY k.digest, v.id",
+        key,
+    )
+    passed = [row for row in rows if row[3] == Status.PASSED.value]
+    if not rows:
+        return
+    first = passed[0] if passed else rows[0]
+    digest, kernel_id, verdict_id, _, text = first
+    measures = load_measures(text)
+    fits = measures is not None and len(measures) == len(schema.axes)
+    cell = dump(schema.cell(measures)) if fits and measures is not None else None
+    place = (*key, kernel_id, verdict_id, schema_id, cell)
+    marks = ",".join("?" * len(passed))
+    timed = (
+        database.read(
+            f"SELECT samples, purpose FROM timing_sessions WHERE verdict_id IN ({marks}) AND log_low IS NOT NULL ORDER BY id",
+            [row[2] for row in passed],
+        )
+        if passed
+        else ()
+    )
+    sessions = tuple(load_session(samples, purpose) for samples, purpose in timed)
+    estimate = pooled_estimate(sessions)
+    if estimate is None:
+        put_pending(database, place, digest, is_run=bool(passed))
+    else:
+        put_standing(database, place, estimate, len(sessions))
+
+
+def rebuild_standings(
+    database: Database, problem_id: int, environment_id: int, schema_id: int, schema: MeasuresSchema
+) -> None:
+    """Works out every standing of a problem in an environment again; inside a transaction."""
+    place = (problem_id, environment_id)
+    for table in ("standings", "pending"):
+        database.execute(f"DELETE FROM {table} WHERE problem_id = ? AND environment_id = ?", place)
+    identities = database.read(
+        "SELECT DISTINCT identity FROM verdicts WHERE problem_id = ? AND environment_id = ? AND identity IS NOT NULL"
+        f" AND status IN ({_GOOD}) ORDER BY identity",
+        place,
+    )
+    for (identity,) in identities:
+        refresh_standing(database, problem_id, environment_id, identity, schema_id, schema)
+    _add_revisits(database, problem_id, environment_id)
+
+
+def _add_revisits(database: Database, problem_id: int, environment_id: int) -> None:
+    """Adds what is missing; open runs know these rows by their ids, so none is written anew."""
+    found = computed_revisits(database, problem_id, environment_id)
+    for identity in sorted(found):
+        mark_revisit(database, problem_id, environment_id, identity)
+
+
+def computed_revisits(database: Database, problem_id: int, environment_id: int) -> set[str]:
+    """The identities of which more than one verdict, session or candidate speaks, from these rows."""
+    found: set[str] = set()
+    for sql in _REVISITS:
+        found.update(row[0] for row in database.read(sql, (problem_id, environment_id)))
+    return found
+
+
+def rebuild_derived(database: Database) -> None:
+    """Works out all tables that follow from the others; inside a transaction."""
+    for problem_id, environment_id, schema_id, axes in _places(database):
+        rebuild_standings(database, problem_id, environment_id, schema_id, load_schema(axes))
+    for (run_id,) in database.read("SELECT id FROM runs ORDER BY id"):
+        rebuild_tallies(database, run_id)
+
+
+def fill_derived(database: Database) -> None:
+    """Fills the tables that revision 0004 brought, and leaves the standings of kernels with an estimate as they are."""
+    for problem_id, environment_id, schema_id, axes in _places(database):
+        schema = load_schema(axes)
+        for (identity,) in database.read(
+            "SELECT DISTINCT v.identity FROM verdicts v WHERE v.problem_id = ? AND v.environment_id = ?"
+            f" AND v.status IN ({_GOOD}) AND NOT EXISTS (SELECT 1 FROM standings t WHERE t.problem_id = v.problem_id"
+            " AND t.environment_id = v.environment_id AND t.identity = v.identity) ORDER BY v.identity",
+            (problem_id, environment_id),
+        ):
+            refresh_standing(database, problem_id, environment_id, identity, schema_id, schema)
+        _add_revisits(database, problem_id, environment_id)
+    for (run_id,) in database.read("SELECT id FROM runs ORDER BY id"):
+        rebuild_tallies(database, run_id)
+
+
+def _places(database: Database) -> list[tuple[int, int, int, str]]:
+    """Every problem and environment, with the axes of the run that was started last there."""
+    return database.read(
+        "SELECT r.problem_id, r.environment_id, m.id, m.axes FROM runs r"
+        " JOIN measures_schemas m ON m.id = r.schema_id"
+        " WHERE r.id IN (SELECT MAX(id) FROM runs GROUP BY problem_id, environment_id) ORDER BY r.id"
+    )
+
+
+def _columns(estimate: Estimate) -> tuple[float, ...]:
+    logs = (estimate.log_ratio, estimate.log_low, estimate.log_high)
+    return (*logs, *(math.exp(value) for value in logs), estimate.n_blocks)
