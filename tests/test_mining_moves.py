@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from archive import Store, mining
 from archive.mining import edits
 from evo_l2.contracts import Candidate, Outcome
 from evo_l2.evaluation import Estimate, Evaluation, Status
-from evo_l2.kernel import Kernel
+from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
 
 
 def _load_cases():
@@ -223,6 +224,14 @@ def test_two_kernels_are_compared_where_both_were_judged(store):
     assert place.parts
     wrong = mining.compare(store, DIGESTS[0], DIGESTS[2]).places[0]
     assert (wrong.gain, wrong.right.status, wrong.parts) == (None, Status.INCORRECT, False)
+
+
+@pytest.mark.parametrize("piece", ["/* ", "?", "_mm_", "for ", "//?", "#define A 1 //? 1 2\n", "*/", "fma", "(", "\t"])
+def test_long_odd_sources_take_no_time(piece):
+    source = piece * (LONGEST_SOURCE_BYTES // len(piece))
+    started = time.process_time()
+    assert mining.edit(PARENT, source).kinds
+    assert time.process_time() - started < 2
 
 
 def test_the_page_lists_the_kinds_as_the_module_does():

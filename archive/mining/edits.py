@@ -53,7 +53,6 @@ _PATTERNS = {
 _COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
 KINDS = ("tunable", *_PATTERNS, "order", "comment", "other")
 """Every kind, in the order in which they are listed."""
-_BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _COMMENT = re.compile(r"//(?!!).*$")
 
 
@@ -128,10 +127,18 @@ def _declared(source: str) -> dict[str, Tunable]:
 def _lines(source: str, but: set[int]) -> list[str]:
     """The lines of code without comments and spaces at their ends, those of numbers `but` left out."""
     found = []
-    text = _BLOCK_COMMENT.sub(lambda found: "\n" * found.group().count("\n"), source)
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_without_blocks(source).split("\n"), start=1):
         if number not in but:
             line = " ".join((line if "//?" in line else _COMMENT.sub("", line)).split())
             if line:
                 found.append(line)
     return found
+
+
+def _without_blocks(source: str) -> str:
+    """The source without `/* */`, its lines kept; in time that grows as its length does, whatever it holds."""
+    parts, start = [], 0
+    while (begin := source.find("/*", start)) >= 0 and (end := source.find("*/", begin + 2)) >= 0:
+        parts += [source[start:begin], "\n" * source.count("\n", begin, end)]
+        start = end + 2
+    return "".join([*parts, source[start:]])
