@@ -234,6 +234,17 @@ def test_long_odd_sources_take_no_time(piece):
     assert time.process_time() - started < 2
 
 
+def test_a_diff_of_very_long_sources_is_one_change():
+    # Lines that repeat, but not often enough for difflib to leave them out.
+    old, new = ([str(i % n) for i in range(40_000)] for n in (250, 251))
+    started = time.process_time()
+    found = mining.diff_lines("\n".join(old), "\n".join(new), "a", "b")
+    assert time.process_time() - started < 2
+    assert found[:4] == ("--- a", "+++ b", "@@ -251,39750 +251,39750 @@", "-0")
+    assert [line[1:] for line in found[3:] if line[0] == "+"] == new[250:]
+    assert mining.diff_lines("\n".join(old), "\n".join(old), "a", "b") == ()
+
+
 def test_the_page_lists_the_kinds_as_the_module_does():
     page = (Path(__file__).parent.parent / "docs" / "ARCHIVE.md").read_text(encoding="utf-8")
     rows = [line for line in edits.__doc__.splitlines() if line.startswith("| ")]

@@ -14,6 +14,9 @@ from evo_l2.kernel import Kernel
 
 __all__ = ["Comparison", "Difference", "SideBySide", "compare", "diff_lines"]
 
+_MOST_LINES = 5000
+"""Of a source whose diff is worked out line by line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -79,9 +82,22 @@ def compare(store: Store, left: str, right: str) -> Comparison:
 
 
 def diff_lines(before: str, after: str, name_before: str, name_after: str) -> tuple[str, ...]:
-    """A unified diff of two sources, without ends of lines."""
-    lines = difflib.unified_diff(before.split("\n"), after.split("\n"), name_before, name_after, lineterm="")
-    return tuple(lines)
+    """A unified diff of two sources, without ends of lines.
+
+    Of sources longer than any kernel, whatever lies between their common ends is one change: `difflib` can take minutes.
+    """
+    old, new = before.split("\n"), after.split("\n")
+    if max(len(old), len(new)) <= _MOST_LINES:
+        return tuple(difflib.unified_diff(old, new, name_before, name_after, lineterm=""))
+    shortest = min(len(old), len(new))
+    start = next((i for i in range(shortest) if old[i] != new[i]), shortest)
+    end = next((i for i in range(shortest - start) if old[-1 - i] != new[-1 - i]), shortest - start)
+    removed, added = old[start : len(old) - end], new[start : len(new) - end]
+    if not removed and not added:
+        return ()
+    where = f"@@ -{start + 1},{len(removed)} +{start + 1},{len(added)} @@"
+    heads = (f"--- {name_before}", f"+++ {name_after}", where)
+    return (*heads, *(f"-{line}" for line in removed), *(f"+{line}" for line in added))
 
 
 def _places(one: KernelFacts, other: KernelFacts) -> tuple[SideBySide, ...]:
