@@ -354,7 +354,7 @@ class _StoredBackground:
         return int(rows[0][0]) if rows else 0
 
     def absorb(self) -> bool:
-        """Works out the identities of which the run sees only some rows, since the last time; whether there was anything new."""
+        """Works out the identities of which the run sees only some rows, since the last time; whether any was new."""
         last = self._last_revisit()
         if last <= self._mark or self._view is None:
             return False
