@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain
 from typing import Any
@@ -43,6 +43,7 @@ def stored_view(database: Database, scope: Scope, schema: MeasuresSchema, *, own
         background = _StoredBackground(database, sight)
         view = View(schema, records, background)
         background.attach(view)
+        records.background = background
     if own:
         last = database.read("SELECT MAX(idx) FROM candidates WHERE run_id = ?", (scope.run_id,))[0][0]
         view.n_candidates = 0 if last is None else int(last) + 1
@@ -155,6 +156,7 @@ class StoredRecords:
     def __init__(self, database: Database, sight: _Sight) -> None:
         self._database = database
         self._sight = sight
+        self.background: _StoredBackground | None = None
 
     def kernel(self, digest: str) -> tuple[Kernel, Verdict]:
         """A kernel that passed in this run, or in those before it, and its verdict.
@@ -211,15 +213,20 @@ class StoredRecords:
 
     def untimed(self) -> Iterable[Passed]:
         """Kernels that passed and have no conclusive session."""
-        rows = self._sight.verdicts(
-            "SELECT DISTINCT v.identity {seen} AND v.id IN (SELECT p.verdict_id FROM pending p WHERE p.problem_id = ?"
-            " AND p.environment_id = ? AND p.is_run = 1)",
-            self._sight.place,
-        )
+        rows = self._pending()
+        while self.background is not None and self.background.absorb():
+            rows = self._pending()
         for start in range(0, len(rows), _PAGE):
             for one in self._sight.read([row[0] for row in rows[start : start + _PAGE]]):
                 if one.estimate is None and one.is_run:
                     yield one
+
+    def _pending(self) -> list[Any]:
+        return self._sight.verdicts(
+            "SELECT DISTINCT v.identity {seen} AND v.id IN (SELECT p.verdict_id FROM pending p WHERE p.problem_id = ?"
+            " AND p.environment_id = ? AND p.is_run = 1)",
+            self._sight.place,
+        )
 
 
 class _StoredBackground:
@@ -240,7 +247,7 @@ class _StoredBackground:
     def attach(self, view: View) -> None:
         """Names the view that this is the background of, and corrects it."""
         self._view = view
-        self._absorb()
+        self.absorb()
 
     def elites(self) -> Iterator[Entry]:
         """The best entry of every cell."""
@@ -252,7 +259,7 @@ class _StoredBackground:
     def best(self, cell: Cell, taken: Container[str]) -> Entry | None:
         """The best entry of a cell whose identity is not among those taken."""
         while not self._is_loaded:
-            self._absorb()
+            self.absorb()
             found = next((entry for entry in self._of_cell(dump(cell)) if entry.identity not in taken), None)
             # Another run may have spoken of what was just read, or placed it by other axes.
             if self._has_other_axes():
@@ -261,14 +268,16 @@ class _StoredBackground:
                 return found
         return None
 
-    def ranked(self, taken: Container[str]) -> Iterator[Entry]:
+    def ranked(self, taken: Collection[str]) -> Iterator[Entry]:
         """Every entry whose identity is not among those taken, the best first."""
+        self.absorb()
         if not self._is_loaded and self._has_other_axes():
             self._load()
         if self._is_loaded:
             return iter(())
+        hidden = frozenset(taken)
         entries = merge(*(self._of_cell(cell) for cell in self._cells()), key=lambda entry: entry.rank)
-        return (entry for entry in entries if entry.identity not in taken)
+        return (entry for entry in entries if entry.identity not in hidden)
 
     def _has_other_axes(self) -> bool:
         return has_other_axes(self._database, *self._sight.place, self._sight.scope.schema_id)
@@ -344,11 +353,11 @@ class _StoredBackground:
         )
         return int(rows[0][0]) if rows else 0
 
-    def _absorb(self) -> None:
-        """Works out the identities of which the run sees only some rows, since the last time."""
+    def absorb(self) -> bool:
+        """Works out the identities of which the run sees only some rows, since the last time; whether any was new."""
         last = self._last_revisit()
         if last <= self._mark or self._view is None:
-            return
+            return False
         since, self._mark = self._mark, last
         scope, run_id = self._sight.scope, self._sight.run_id
         rows = self._database.read(
@@ -376,6 +385,7 @@ class _StoredBackground:
                     self._view.load_passed(found[identity])
                 else:
                     self._view.load_gone(identity)
+        return True
 
 
 def _known(cell: Cell | None) -> Cell:

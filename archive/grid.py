@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
 from typing import Protocol
@@ -42,8 +42,8 @@ class Background(Protocol):
         """The best entry of a cell whose identity is not among those taken."""
         ...
 
-    def ranked(self, taken: Container[str]) -> Iterator[Entry]:
-        """Every entry whose identity is not among those taken, the best first."""
+    def ranked(self, taken: Collection[str]) -> Iterator[Entry]:
+        """Every entry whose identity is not among those taken, as they are when this is called, the best first."""
         ...
 
 
@@ -98,7 +98,10 @@ class Grid:
 
     def put(self, entry: Entry) -> None:
         """Puts a kernel on record, in place of what was known of its identity."""
-        self.drop(entry.identity)
+        held = self._holders.get(entry.identity)
+        if held is None or self._elites[held] != entry:
+            self.drop(entry.identity)
+        self._taken.add(entry.identity)
         self._entries[entry.identity] = entry
         self._members.setdefault(entry.cell, {})[entry.identity] = entry
         self._hold(entry)
@@ -146,7 +149,7 @@ class Grid:
     def ranked(self) -> Iterator[Entry]:
         """Every kernel on record, the best first."""
         # First, for the same reason as in `drop`.
-        below = self._background.ranked(frozenset(self._taken)) if self._background is not None else iter(())
+        below = self._background.ranked(self._taken) if self._background is not None else iter(())
         return merge(sorted(self._entries.values(), key=_rank), below, key=_rank)
 
     @property

@@ -61,10 +61,12 @@ Place = tuple[int, int, str, int, int, int, str | None]
 
 def has_other_axes(database: Database, problem_id: int, environment_id: int, schema_id: int) -> bool:
     """Whether kernels stand in cells of other axes than these."""
+    where = "WHERE problem_id = ? AND environment_id = ?"
     for table in ("standings", "pending"):
+        # Apart from each other, since SQLite takes a step through the index for one of them and reads all of it for both.
         found = database.read(
-            f"SELECT MIN(schema_id), MAX(schema_id) FROM {table} WHERE problem_id = ? AND environment_id = ?",
-            (problem_id, environment_id),
+            f"SELECT (SELECT MIN(schema_id) FROM {table} {where}), (SELECT MAX(schema_id) FROM {table} {where})",
+            2 * (problem_id, environment_id),
         )
         if not set(found[0]) <= {None, schema_id}:
             return True

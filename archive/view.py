@@ -354,10 +354,15 @@ class View:
         return Elite(kernel, entry.identity, entry.cell, verdict, entry.estimate, sessions)
 
     def _put(self, sight: Sight, estimate: Estimate | None) -> None:
-        self.load_gone(sight.identity)
+        entry = None
         if sight.cell is not None and (estimate is not None or not sight.is_run):
-            self._grid.put(Entry(sight.digest, sight.identity, sight.cell, estimate))
-            self._changed(sight.cell)
+            entry = Entry(sight.digest, sight.identity, sight.cell, estimate)
+        # An elite that is only taken into memory keeps its cell without asking who would be next.
+        if entry is None or self._grid.entry(sight.identity) != entry:
+            self.load_gone(sight.identity)
+        if entry is not None:
+            self._grid.put(entry)
+            self._changed(entry.cell)
         if estimate is None and sight.is_run:
             self._untimed.setdefault(sight.identity, sight)
         else:

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import tempfile
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def play(store, plan):
 
 
 @given(steps)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=300 if os.environ.get("EVO_L2_SOAK") else 15, deadline=None)
 def test_runs_beside_each_other_see_what_they_should_and_derived_tables_are_what_rebuilding_gives(plan):
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "a.db") as store:
         check(store, play(store, plan))
@@ -131,6 +132,22 @@ def test_an_elite_that_falls_gives_its_cell_to_the_next_best_that_the_run_may_se
         assert run.best().kernel == cases.kernel(1)
         assert len(run.best().sessions) == 1
         check(store, [first, run])
+
+
+def test_what_another_run_does_to_a_kernel_changes_no_answer_of_a_run_that_is_open(tmp_path):
+    with Store.open(tmp_path / "a.db") as store:
+        first = start(store)
+        for number in range(3):
+            first.add(cases.evaluated(number, number, conclusive=number > 0))
+        run, asked = start(store), start(store)
+        expected = state(asked)
+        first.withdraw(cases.kernel(1).digest, cases.verdict(1, status=Status.INCORRECT))
+        first.add_session(cases.kernel(2).digest, cases.session(5, 9.0, n_blocks=90))
+        first.add_session(cases.kernel(0).digest, cases.session(6))
+        assert run.untimed() == ((cases.kernel(0), 1),)
+        assert [elite.kernel for elite in run.ranked()] == [elite.kernel for elite in expected[5]]
+        assert state(run) == state(asked) == expected
+        check(store, [first, run, asked])
 
 
 def test_a_run_goes_on_by_its_own_axes_when_another_brings_new_ones(tmp_path):
