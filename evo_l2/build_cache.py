@@ -15,11 +15,13 @@ from pathlib import Path
 
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import BuildReport, Status, Verdict
+from evo_l2.products import read_product
 
 __all__ = ["BuildCache", "BuildOutcome", "Kept", "key_of"]
 
 _FACTS = "facts.json"
 _STALE_S = 3600.0
+_MOST_FACTS_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class BuildCache:
             seconds = time.perf_counter() - begin
             if outcome.verdict is not None and not outcome.lasting:
                 return Kept(work, _with_report(outcome.verdict, outcome.log, seconds), outcome.log, {}, seconds)
+            self._drop_others(work)
             self._write_facts(work, outcome)
             self._publish(work, place)
         kept = self._fetch(place, seconds)
@@ -136,12 +139,14 @@ class BuildCache:
         expected = f"to write in {self._folder}"
         return StorageError("the build cache cannot be written", expected=expected, found=str(error), hint=hint)
 
+    def _drop_others(self, work: Path) -> None:
+        """Removes all that is no product; also what a tool may have left where the facts are to be written."""
+        for path in work.iterdir():
+            if path.name not in self._products:
+                _remove(path)
+
     def _publish(self, work: Path, place: Path) -> None:
         """Puts a finished build under its name; one that another process has put there first is as good."""
-        kept = {*self._products, _FACTS}
-        for path in work.iterdir():
-            if path.name not in kept:
-                _remove(path)
         place.parent.mkdir(exist_ok=True)
         for _ in range(8):
             with contextlib.suppress(OSError):
@@ -158,7 +163,7 @@ class BuildCache:
     def _fetch(self, place: Path, seconds: float) -> Kept | None:
         """What an entry says; None when there is none, or when it is damaged."""
         try:
-            facts = json.loads((place / _FACTS).read_text(encoding="utf-8"))
+            facts = json.loads(read_product(place / _FACTS, _MOST_FACTS_BYTES))
             log, more = str(facts["log"]), dict(facts["facts"])
             if facts["gate"] is not None:
                 gate, message = facts["gate"], facts["message"]
@@ -200,7 +205,7 @@ def _remove(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_product(path)).hexdigest()
 
 
 def _with_report(verdict: Verdict, log: str, seconds: float) -> Verdict:

@@ -74,7 +74,9 @@ class Evaluator(Protocol):
         ...
 
     def measure(self, prepared: Prepared, seed: np.random.SeedSequence, *, purpose: str = "search") -> Evaluation:
-        """Judges and times one prepared kernel; from one thread at a time, with nothing else running on the target.
+        """Judges and times one prepared kernel; from one thread at a time, or one for each of several cards.
+
+        Nothing else runs on the target meanwhile.
 
         The seed is a public function of the run's configuration: an evaluator that runs kernels mixes a secret of its own
         into it, so that nobody can know the inputs beforehand. A replay takes recorded measurements, and is not affected.

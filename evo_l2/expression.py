@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -95,9 +96,10 @@ class Expression:
             at = match.end()
         return tokens
 
-    def error(self, what: str, offset: int, expected: str, found: str) -> KernelError:
+    def error(self, what: str, offset: int, expected: str, found: str, hint: str | None = None) -> KernelError:
         """An error that points at a character of the text."""
-        return KernelError(what, expected=expected, found=found, line=self.line, column=self.column + offset)
+        column = self.column + offset
+        return KernelError(what, expected=expected, found=found, hint=hint, line=self.line, column=column)
 
 
 class _Parser:
@@ -193,11 +195,20 @@ class _Parser:
         self._at += 1
         if text in _FUNCTIONS:
             return self._call(text, offset)
+        if self._peek() == "(":
+            raise self._unknown_function(text, offset)
         if self._names is None:
             return 1
         if text not in self._names:
             raise self._source.error("the expression reads an unknown name", offset, _known(self._names), repr(text[:60]))
         return self._names[text]
+
+    def _unknown_function(self, name: str, offset: int) -> KernelError:
+        expected = f"one of {', '.join(sorted(_FUNCTIONS))}"
+        near = difflib.get_close_matches(name.lower(), _FUNCTIONS, 1)
+        hint = f"{near[0]}(a, b)" if near else None
+        what = "the expression calls an unknown function"
+        return self._source.error(what, offset, expected, repr(name[:60]), hint)
 
     def _call(self, name: str, offset: int) -> int:
         count, function = _FUNCTIONS[name]

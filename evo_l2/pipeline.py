@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -32,6 +32,7 @@ from evo_l2.contracts import (
 )
 from evo_l2.errors import DeviceError
 from evo_l2.evaluation import Evaluation
+from evo_l2.flights import Flight, Lanes, work_ahead
 from evo_l2.futures import done_future, picked_future
 from evo_l2.kernel import Kernel
 from evo_l2.past import Past
@@ -65,22 +66,14 @@ class PipelineSettings:
     lookahead: int = 1
     """1: a group is asked for while the one before it is measured (steady state); 0: after it (generations)."""
     build_workers: int = 2
+    n_cards: int = 0
+    """Kernels that the evaluator measures at once, before their turn to be told has come. 0 where each waits for its turn, as
+    everything else has to stand still meanwhile."""
 
 
 class _Stopped(Exception):
     def __init__(self, stop: Stop) -> None:
         self.stop = stop
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A candidate between ask and tell."""
-
-    request: Request | None
-    """None for a seed."""
-    asked_after: int
-    proposal: Future[Proposal] | None = None
-    prepared: Future[Prepared] | None = None
 
 
 class Pipeline:
@@ -122,13 +115,14 @@ class Pipeline:
         self._settings = settings
         self._told = told
         self._stop_requested = False
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, Flight] = {}
         self._starts = [0, len(seeds)]
         """First index of every group asked for so far, and of the next one."""
         self._n_told = 0
         self._n_groups_told = 0
         self._in_flight_digests: dict[str, int] = {}
         self._build_s: dict[str, float] = {}
+        self._lanes = Lanes(evaluator, quiet, lambda index: search.seed_sequence(index, 1), settings.n_cards)
         self._retiming = Retiming(search, archive, evaluator, quiet)
         self._past = Past(0)
 
@@ -157,13 +151,14 @@ class Pipeline:
         finally:
             for pool in (proposers, builders):
                 pool.shutdown(wait=False, cancel_futures=True)
+            self._lanes.close()
 
     def _loop(self) -> Stop:
         for index, kernel in enumerate(self._seeds):
-            flight = _Flight(None, 0)
+            flight = Flight(None, 0)
             self._flights[index] = flight
             if index >= self._past.n_candidates:
-                flight.prepared = self._builders.submit(self._prepare, kernel)
+                flight.prepared = self._build(kernel)
         self._budget.start_clock()
         while True:
             self._ask_groups()
@@ -193,7 +188,7 @@ class Pipeline:
         models: dict[str, list[Request]] = {}
         for request in requests:
             mutator = self._operators[request.operator]
-            flight = _Flight(request, self._n_told)
+            flight = Flight(request, self._n_told)
             self._flights[request.index] = flight
             if mutator.uses_model:
                 self._budget.reserve(request.index, mutator.most_tokens)
@@ -206,7 +201,7 @@ class Pipeline:
                 proposal = self._propose_new(request)
                 flight.proposal = done_future(proposal)
                 if proposal.kernel is not None:
-                    flight.prepared = self._builders.submit(self._prepare, proposal.kernel)
+                    flight.prepared = self._build(proposal.kernel)
         for batch in models.values():
             batched = self._proposers.submit(self._search.propose, self._problem, batch)
             for position, request in enumerate(batch):
@@ -257,9 +252,17 @@ class Pipeline:
 
     def _await(self, future: Future[T]) -> T:
         """The future's result, unless the time runs out or a stop is asked for first."""
-        while not wait([future], timeout=0.2).done:
-            self._check_limits()
+        while not future.done():
+            begun = work_ahead(self._flights, self._lanes, self._build, self._find)
+            if not wait({future, *begun}, timeout=0.2, return_when=FIRST_COMPLETED).done:
+                self._check_limits()
         return future.result()
+
+    def _build(self, kernel: Kernel) -> Future[Prepared]:
+        return self._builders.submit(self._prepare, kernel)
+
+    def _find(self, digest: str | None, identity: str | None) -> str | None:
+        return self._search.archive.find(digest=digest, identity=identity)
 
     def _finish(self, index: int) -> Candidate:
         """Takes one candidate from wherever it is to its end."""
@@ -288,9 +291,9 @@ class Pipeline:
         return self._evaluate(index, flight, proposal, kernel, seconds)
 
     def _evaluate(
-        self, index: int, flight: _Flight, proposal: Proposal | None, kernel: Kernel, seconds: dict[str, float]
+        self, index: int, flight: Flight, proposal: Proposal | None, kernel: Kernel, seconds: dict[str, float]
     ) -> Candidate:
-        future = flight.prepared or self._builders.submit(self._prepare, kernel)
+        future = flight.prepared or self._build(kernel)
         prepared = self._await(future)
         seconds["build"] = self._build_s.pop(kernel.digest, 0.0)
         if prepared.identity is not None:
@@ -303,10 +306,9 @@ class Pipeline:
         if prepared.verdict is not None:
             evaluation = Evaluation(prepared.verdict)
         else:
-            begin = time.perf_counter()
-            with self._quiet.silence():
-                evaluation = self._evaluator.measure(prepared, self._search.seed_sequence(index, 1))
-            seconds["measure"] = time.perf_counter() - begin
+            if flight.measured is None:
+                flight.measured = self._lanes.begin(index, prepared)
+            evaluation, seconds["measure"] = self._await(flight.measured)
         return self._candidate(
             index, flight, proposal, Outcome.EVALUATED, seconds, kernel=kernel, identity=prepared.identity,
             evaluation=evaluation,
@@ -315,7 +317,7 @@ class Pipeline:
     def _candidate(
         self,
         index: int,
-        flight: _Flight,
+        flight: Flight,
         proposal: Proposal | None,
         outcome: Outcome,
         seconds: dict[str, float],

@@ -12,7 +12,7 @@ __all__ = ["Quiet"]
 
 
 class Quiet:
-    """Many may be noisy at once, or one may have silence; a wish for silence goes first.
+    """Many may be noisy at once, or some may have silence; a wish for silence goes first.
 
     Args:
         generators: Paused while there is silence.
@@ -25,7 +25,7 @@ class Quiet:
         self._builds_disturb = builds_disturb
         self._turn = threading.Condition()
         self._n_noisy = 0
-        self._silent = False
+        self._n_silent = 0
 
     @contextmanager
     def noise(self) -> Iterator[None]:
@@ -34,7 +34,7 @@ class Quiet:
             yield
             return
         with self._turn:
-            self._turn.wait_for(lambda: not self._silent)
+            self._turn.wait_for(lambda: self._n_silent == 0)
             self._n_noisy += 1
         try:
             yield
@@ -45,17 +45,19 @@ class Quiet:
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """For a measurement; waits until the noise that has begun is over. One thread at a time."""
+        """For a measurement; waits until the noise that has begun is over. Several have it at once on cards only."""
+        with self._turn:
+            self._n_silent += 1
         try:
             with self._turn:
-                self._silent = True
                 self._turn.wait_for(lambda: self._n_noisy == 0)
-            for generator in self._generators:
-                generator.pause()
+                for generator in self._generators:
+                    generator.pause()
             yield
         finally:
-            for generator in self._generators:
-                generator.resume()
             with self._turn:
-                self._silent = False
+                self._n_silent -= 1
+                if self._n_silent == 0:
+                    for generator in self._generators:
+                        generator.resume()
                 self._turn.notify_all()

@@ -153,7 +153,7 @@ def _row(
     time_us = statistics.median(kept)
     base = [b for b, keep in zip(timing.baseline_us, timing.kept, strict=True) if keep] or timing.baseline_us
     work = instance.problem.work(instance.sizes)
-    floor_us = max(roofline_us(instance, rig.card, rig.card.clock_mhz), work.n_bytes / (rig.card.memory_gb_s * 1e3))
+    floor_us = max(roofline_us(instance, rig.card), rig.card.memory_us(work.n_bytes))
     return Row(
         *about,
         Status.PASSED.value if estimate is not None else Status.INCONCLUSIVE.value,

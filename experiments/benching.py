@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.problems.shapes import SHAPE_SETS, shape_set
 from experiments.bench import Row, bench
 from experiments.bench_tables import cuda_l2_csv, print_rows, rows_csv, rows_json, write_text
+from experiments.options import check_bench
 from experiments.parts import open_rig
 from experiments.printable import printable
 from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
@@ -67,9 +68,10 @@ def run_bench(
     csv: Path | None,
     json: Path | None,
     cuda_l2: Path | None,
+    given: Collection[str] = (),
     as_json: bool,
 ) -> bool:
-    """Measures, prints and writes; True when every kernel passed everywhere.
+    """Measures, prints and writes; True when every kernel passed everywhere. `given` names the options that were typed.
 
     What was measured is printed and written whatever ends it.
 
@@ -84,6 +86,8 @@ def run_bench(
         raise ConfigurationError(
             "there is nothing to measure", expected="kernel files or an archive", found="none", hint=hint
         )
+    with_tunables = any(kernel.tunables for _, kernel in kernels)
+    check_bench(given, has_archive=db is not None, mode=mode, with_tunables=with_tunables)
     wanted = parse_shapes(shapes)
     _check_outputs([path for path in (csv, json, cuda_l2) if path is not None], [*files, *([against] if against else [])])
     opponent = read_kernel(against, "cuda") if against is not None else None
@@ -138,8 +142,12 @@ def _check_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
                 f"{path} would be written over", expected="a file of its own for each result", found="the same file twice"
             )
         folder = path.resolve().parent
-        if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-            raise ConfigurationError("the results cannot be written", expected=f"to write {path}", found="no permission")
+        found = "a folder of that name" if path.is_dir() else None if folder.is_dir() else f"no folder {folder}"
+        if found is None and not os.access(path if path.exists() else folder, os.W_OK):
+            found = "no permission"
+        if found is not None:
+            hint = "a file in a folder that exists and may be written"
+            raise ConfigurationError("the results cannot be written", expected=f"to write {path}", found=found, hint=hint)
 
 
 def _elites(db: Address, count: int) -> list[tuple[str, Kernel]]:

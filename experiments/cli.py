@@ -80,10 +80,12 @@ def run(
     """Run a preset or a configuration file. Ctrl-C once ends it in order; `resume` goes on."""
     from archive.address import parse_address
     from experiments.config import load_config
+    from experiments.options import check_run
     from experiments.progress import Progress
     from experiments.report import print_summary
     from experiments.run import estimate_cost, execute
 
+    check_run(preset_or_file, dry_run=dry_run, replay=replay)
     config = load_config(preset_or_file, overrides)
     path = db if db is not None else parse_address(config.archive_path)
     if dry_run:
@@ -166,7 +168,11 @@ def verify(
 
     A CUDA kernel is run on the card of this machine; where there is none, or with --arch, it is built, read and gated.
     """
-    if (target or ("cuda" if file.suffix == ".cu" else "cpu")) == "cuda":
+    from experiments.options import check_verify
+
+    target = target or ("cuda" if file.suffix == ".cu" else "cpu")
+    check_verify(file, target, {"arch": arch, "device": device, "builder": builder})
+    if target == "cuda":
         from experiments.cuda_report import verify_cuda
 
         sys.exit(0 if verify_cuda(file, arch, device, builder, shape, accumulate, as_json=as_json) else 1)
@@ -232,9 +238,17 @@ def bench(
         csv=csv,
         json=json_to,
         cuda_l2=cuda_l2,
+        given=_given(),
         as_json=as_json,
     )
     sys.exit(0 if passed else 1)
+
+
+def _given() -> frozenset[str]:
+    """Names of the options that were typed."""
+    context = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    return frozenset(name for name in context.params if context.get_parameter_source(name) is typed)
 
 
 @main.command()
@@ -267,7 +281,9 @@ def doctor(as_json: bool) -> None:
 def presets(name: str | None, as_keys: bool, as_json: bool) -> None:
     """The presets that `run` knows; with NAME, the text of one."""
     from experiments.listing import print_keys, print_presets
+    from experiments.options import check_presets
 
+    check_presets(name, as_keys=as_keys)
     if as_keys:
         print_keys(as_json=as_json)
     else:

@@ -26,6 +26,13 @@ from experiments.sections import (
 __all__ = ["RunConfig", "load_config", "restore_config"]
 
 
+_OF_RUNS = (
+    "cuda.device", "cuda.sample_us", "cuda.allow_busy", "timing.blocks", "timing.finalists", "timing.final_blocks",
+    "limits.call_s",
+)  # fmt: skip
+"""Keys that only kernels which are run feel."""
+
+
 class RunConfig(Section):
     """Everything that defines a run."""
 
@@ -87,6 +94,12 @@ class RunConfig(Section):
         if self.budget == BudgetConfig():
             hint = "--set budget.wall_s=600"
             raise ConfigurationError("the run would never end", expected="a limit in budget", found="none", hint=hint)
+        if self.workers.cards > max(1, self.cards):
+            found = f"workers.cards={self.workers.cards}"
+            expected = "kernels that run on cards, for more than one to measure them"
+            raise ConfigurationError(
+                "there is nothing to share", expected=expected, found=found, hint="--set workers.cards=1"
+            )
         if not of_model and self.budget.evaluations is None and self.budget.wall_s is None:
             expected = "budget.evaluations or budget.wall_s, as no operator costs tokens"
             hint = "--set budget.wall_s=600"
@@ -99,6 +112,11 @@ class RunConfig(Section):
         if self.workers.build is not None:
             return self.workers.build
         return 2 if self.target == "cpu" else min(16, len(os.sched_getaffinity(0)))
+
+    @property
+    def cards(self) -> int:
+        """Cards that measure side by side; 0 where nothing is measured on a card."""
+        return self.workers.cards if self.target == "cuda" and self.cuda.mode == "run" else 0
 
     @property
     def model_operators(self) -> tuple[str, ...]:
@@ -132,7 +150,24 @@ def load_config(preset_or_file: str, overrides: Sequence[str] = ()) -> RunConfig
     _resolve_seeds(document, Path(preset_or_file).parent)
     for override in overrides:
         apply_override(document, override)
-    return validate(RunConfig, document)
+    config = validate(RunConfig, document)
+    _refuse_idle(config, [override.partition("=")[0].strip() for override in overrides])
+    return config
+
+
+def _refuse_idle(config: RunConfig, asked: Sequence[str]) -> None:
+    """Refuses what was asked for on the command line and has no effect; a file may keep what another mode of it needs."""
+    if config.target != "cuda":
+        return
+    idle = {"timing.min_batch_ms": "target: cpu (on a card it is cuda.sample_us)"}
+    if config.cuda.mode == "build-only":
+        idle |= dict.fromkeys(_OF_RUNS, "cuda.mode: run, since otherwise no kernel is run or timed")
+    for key in (key for key in asked if key in idle):
+        section, _, name = key.partition(".")
+        settings = getattr(config, section)
+        if getattr(settings, name) != type(settings).model_fields[name].default:
+            found = f"target: cuda, cuda.mode: {config.cuda.mode}"
+            raise ConfigurationError(f"{key} is of no use here", expected=idle[key], found=found, hint=f"no --set {key}")
 
 
 def _resolve_seeds(document: dict[str, object], folder: Path) -> None:

@@ -19,11 +19,11 @@ from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import Card, card_for
-from evo_l2.targets.cuda.compiler import DEFAULT_ARCH
 from evo_l2.targets.cuda.devices import present_devices
-from evo_l2.targets.cuda.gates import GATES
-from evo_l2.targets.cuda.sass import annotate, read_sass
+from evo_l2.targets.cuda.reading.gates import GATES
+from evo_l2.targets.cuda.reading.sass import annotate, read_sass
 from evo_l2.targets.cuda.screen import SCREEN_GATES, screen
+from evo_l2.targets.cuda.toolchain.compiler import DEFAULT_ARCH
 from experiments.parts import cache_dir, note_passed_over, open_rig
 from experiments.printable import printable
 from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
@@ -64,7 +64,7 @@ def verify_cuda(
     problem = problem_of(kernel, shape, accumulate)
     if arch is None and (device is not None or any(found.card is not None for found in present_devices())):
         return _verify_on_card(kernel, problem, device, builder, as_json=as_json)
-    card = _card(arch or DEFAULT_ARCH)
+    card = _card(arch if arch is not None else DEFAULT_ARCH)
     with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as evaluator:
         note_passed_over(evaluator.compiler.toolkit)
         prepared = evaluator.prepare(kernel)
@@ -112,9 +112,16 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
 
 
 def _card(arch: str) -> Card:
-    """The card of an architecture; says so where that is built for under another name."""
+    """The card of an architecture; says so where that is built for under another name.
+
+    Raises:
+        ConfigurationError: No card has it, or it is one of PTX, which no card runs as it is.
+    """
     card = card_for(arch)
-    if arch.startswith("sm_") and arch != card.arch:
+    if arch.strip().lower().startswith("compute_"):
+        what = "that is an architecture of PTX, and kernels are built to machine code"
+        raise ConfigurationError(what, expected=f"--arch {card.arch}", found=repr(arch), hint=f"--arch {card.arch}")
+    if arch != card.arch:
         print(f"evo-l2: {arch} is built for as {card.arch} ({card.name})", file=sys.stderr)
     return card
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from evo_l2.errors import EvoL2Error
+from evo_l2.errors import DeviceError, EvoL2Error
 from experiments.findings import Finding, group
 
 __all__ = ["cuda_findings"]
@@ -15,13 +15,19 @@ __all__ = ["cuda_findings"]
 
 def cuda_findings() -> Iterator[Finding]:
     """Line by line; each is looked up when it is asked for. Without a toolkit the target is missing, and that is no fault."""
-    from evo_l2.targets.cuda.devices import present_devices
-    from evo_l2.targets.cuda.toolkit import find_toolkit
+    from evo_l2.targets.cuda.devices import Device, driver_complaint, present_devices
+    from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
     from experiments.parts import cache_dir
 
-    devices = present_devices()
-    names = ", ".join(f"{device.name}{'' if device.card is not None else ' (not in the table)'}" for device in devices)
-    yield Finding("NVIDIA cards", True if devices else None, names or "none (nvidia-smi names none); kernels can be built")
+    devices: tuple[Device, ...] = ()
+    try:
+        devices = present_devices()
+    except DeviceError as error:
+        yield Finding("NVIDIA cards", None, f"unknown: {error.found}; kernels can be built", error.hint)
+    else:
+        names = ", ".join(f"{device.name}{'' if device.card is not None else ' (not in the table)'}" for device in devices)
+        detail = names or f"none ({driver_complaint()}); kernels can be built"
+        yield Finding("NVIDIA cards", True if devices else None, detail)
     try:
         toolkit = find_toolkit()
     except EvoL2Error as error:

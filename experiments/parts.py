@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,10 +21,11 @@ from experiments.sections import CudaConfig, GeneratorConfig, LimitsConfig, Timi
 if TYPE_CHECKING:
     from evo_l2.targets.cuda.card.rig import Rig
     from evo_l2.targets.cuda.cards import Card
-    from evo_l2.targets.cuda.toolkit import Toolkit
+    from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = [
     "cache_dir",
+    "check_target",
     "cuda_card",
     "load_seed_kernels",
     "make_evaluator",
@@ -68,7 +70,10 @@ def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     if config.cuda.mode == "run":
         from evo_l2.targets.cuda.evaluator import CudaEvaluator
 
-        return CudaEvaluator(problem, open_rig(config.cuda, config.timing, config.limits))
+        with contextlib.ExitStack() as opened:
+            on_cards = CudaEvaluator(problem, *(opened.enter_context(rig) for rig in _rigs(config)))
+            opened.pop_all()
+        return on_cards
     from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 
     builder = None if config.cuda.builder == "auto" else config.cuda.builder
@@ -77,6 +82,16 @@ def _cuda_evaluator(config: RunConfig, problem: Problem) -> Evaluator:
     )
     note_passed_over(evaluator.compiler.toolkit)
     return evaluator
+
+
+def _rigs(config: RunConfig) -> Iterator[Rig]:
+    """The cards that a run measures on, one after another, each ready."""
+    from evo_l2.targets.cuda.devices import cards_alike, choose_card, present_devices
+
+    devices = present_devices()
+    card, first = choose_card(config.cuda.card, devices, config.cuda.device)
+    for number in cards_alike(card, devices, first, config.workers.cards):
+        yield open_rig(config.cuda.model_copy(update={"device": number}), config.timing, config.limits)
 
 
 def note_passed_over(toolkit: Toolkit) -> None:
@@ -254,6 +269,23 @@ def _seed_kernels(names: Sequence[str], target: str, layouts: Sequence[str], fit
             yield _read_kernel(path, target)
 
 
+def check_target(path: Path, kernel: Kernel, target: str) -> None:
+    """Tells a kernel of the other target by its launches. A file .cu without a grid is taken for one that lacks it.
+
+    Raises:
+        ConfigurationError: It is for the other one.
+    """
+    has_grid = any(call.grid for call in kernel.launch.calls)
+    if target == "cpu" and has_grid:
+        hint = f"evo-l2 verify {path} --target cuda"
+        found = "a launch with a grid, which is a card's"
+        raise ConfigurationError(f"{path} is no kernel for the CPU", expected="a plain call", found=found, hint=hint)
+    if target == "cuda" and path.suffix == ".c" and not has_grid:
+        hint = f"evo-l2 verify {path}, which runs it on the CPU"
+        expected, found = "launches with a grid and a block, in a file .cu", "a plain call, which is the CPU's"
+        raise ConfigurationError(f"{path} is no kernel for a card", expected=expected, found=found, hint=hint)
+
+
 def _read_kernel(path: Path, target: str) -> Kernel:
     try:
         kernel = Kernel.from_file(path, target)
@@ -262,5 +294,8 @@ def _read_kernel(path: Path, target: str) -> Kernel:
         found = (error.strerror or str(error)).lower()
         raise ConfigurationError(f"seed {path.absolute()} cannot be read", expected="a kernel file", found=found) from error
     except EvoL2Error as error:
-        raise ConfigurationError(f"seed {path} is no kernel", found=str(error), hint=f"evo-l2 verify {path}") from error
+        found, hint = str(error).partition("; try: ")[0], f"evo-l2 verify {path}"
+        hint = f"{error.hint}, then {hint}" if error.hint is not None else hint
+        raise ConfigurationError(f"seed {path} is no kernel", found=found, hint=hint) from error
+    check_target(path, kernel, target)
     return kernel

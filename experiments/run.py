@@ -214,6 +214,8 @@ def _go(
     usd_per_token = max(settings.price_in_usd_per_million, settings.price_out_usd_per_million) / 1e6
     limits = Limits(config.budget.evaluations, config.budget.wall_s, config.budget.tokens, config.budget.usd)
 
+    n_cards = 0 if recorded else config.cards
+
     def told(candidate: Candidate, result: AddResult, replayed: bool) -> None:
         observer.told(candidate, result, search.archive)
 
@@ -225,7 +227,7 @@ def _go(
         evaluator=evaluator,
         quiet=quiet,
         budget=Budget(limits, usd_per_token),
-        settings=PipelineSettings(config.search.batch, config.search.lookahead, config.builders),
+        settings=PipelineSettings(config.search.batch, config.search.lookahead, config.builders, n_cards),
         told=told,
     )
     if generator is not None and not recorded:

@@ -259,6 +259,8 @@ class WorkersConfig(Section):
 
     build: Annotated[int, Field(ge=1, le=256)] | None = None
     """Builds at once; 2 where kernels run on the processor, and one for each core (16 at most) for CUDA, when left out."""
+    cards: Annotated[int, Field(ge=1, le=64)] = 1
+    """Cards of one kind that measure kernels side by side, from `cuda.device` on."""
 
 
 class CudaConfig(Section):

@@ -20,7 +20,7 @@ from evo_l2.judge import GateReport
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
-from experiments.parts import cache_dir
+from experiments.parts import cache_dir, check_target
 from experiments.printable import printable
 from experiments.report import bare_in_words, counted, indented, rate_in_words
 
@@ -80,10 +80,7 @@ def read_kernel(path: Path, target: str) -> Kernel:
         raise ConfigurationError(f"{path} cannot be read", expected="a kernel file", found=found) from error
     except KernelError as error:
         raise ConfigurationError(f"{path}: {error}") from error
-    if target == "cpu" and any(call.grid for call in kernel.launch.calls):
-        hint = f"evo-l2 verify {path} --target cuda"
-        found = "a launch with a grid, which is a card's"
-        raise ConfigurationError(f"{path} is no kernel for the CPU", expected="a plain call", found=found, hint=hint)
+    check_target(path, kernel, target)
     return kernel
 
 

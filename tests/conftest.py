@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.compiler import CudaCompiler
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.sass import parse_sass
-from evo_l2.targets.cuda.toolkit import PINNED_VERSION, find_toolkit
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.reading.sass import parse_sass
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.targets.cuda.toolchain.toolkit import PINNED_VERSION, find_toolkit
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("evo-l2", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("evo-l2")
 
 
 @pytest.fixture(scope="session")
@@ -196,6 +201,7 @@ ALONE = {
 
 LONG = {
     ("test_embedded_model", "test_processes_that_convert_at_once_share_one_conversion"),
+    ("test_embedded_model", "test_embedded_model_speaks_where_its_cache_cannot_be_written"),
     ("test_local_generator", "test_dead_worker_costs_one_call_and_is_replaced"),
     ("test_cuda_builders", "test_a_compiler_that_hangs_over_one_kernel_costs_that_kernel_and_is_tried_again"),
     ("test_cuda_prepare", "test_sass_shows_what_a_gate_refuses"),

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
+from evo_l2.targets.cuda import tools
 from evo_l2.targets.cuda.card.driver_facts import driver_facts
 from evo_l2.targets.cuda.card.stage import load_cupy
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.devices import Device, choose_card, present_devices, refuse_busy
+from evo_l2.targets.cuda.devices import Device, cards_alike, choose_card, driver_complaint, present_devices, refuse_busy
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
 
 A100 = Device("NVIDIA A100-SXM4-80GB", (8, 0))
@@ -53,6 +54,14 @@ def test_a_card_that_nobody_knows_is_the_users_mistake_and_one_that_is_absent_th
         choose_card("H200", (), 0)
 
 
+def test_cards_of_one_kind_are_taken_from_a_number_on():
+    devices = (H200, A100, T4, A100, A100)
+    assert cards_alike(A100.card, devices, 1, 2) == (1, 3)
+    assert cards_alike(A100.card, devices, 3, 2) == (3, 4)
+    with pytest.raises(DeviceError, match=r"expected 3 cards A100 from number 3 on.*4: NVIDIA A100.*--set workers\.cards=2"):
+        cards_alike(A100.card, devices, 3, 3)
+
+
 # --- whether it is free -----------------------------------------------------------------------------------------------
 
 
@@ -86,6 +95,35 @@ def test_a_card_that_others_use_is_refused_with_their_names(tool, tmp_path):
 def test_a_card_that_nobody_else_is_known_to_use_is_free(tool, script):
     refuse_busy(0, tool(script))
     refuse_busy(0, "no-such-tool")
+
+
+def test_a_driver_that_hangs_is_told_and_is_not_no_card(tool, monkeypatch):
+    monkeypatch.setattr(tools, "_TIMEOUT_S", 1.0)
+    hangs = tool("sleep 30")
+    says = (
+        f"nobody knows which cards are here: expected {hangs} to answer, found no answer: tool, which "
+        f"had not ended after 1 s; try: {hangs}, "
+    )
+    for ask in (present_devices, lambda name: refuse_busy(0, name)):
+        with pytest.raises(DeviceError) as raised:
+            ask(hangs)
+        assert str(raised.value).startswith(says)
+        assert "evo-l2 verify KERNEL.cu --arch sm_80" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            "echo 'NVIDIA-SMI has failed because of something'; exit 9",
+            "returns 9: NVIDIA-SMI has failed because of something",
+        ),
+        ("exit 0", "names none"),
+    ],
+)
+def test_why_there_is_no_card_is_told_in_words(tool, script, says):
+    assert says in driver_complaint(tool(script))
+    assert driver_complaint("no-such-tool") == "there is no no-such-tool"
 
 
 # --- what it says of itself -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from evo_l2.contracts import Prepared
 from evo_l2.errors import DeviceError, ToolchainError
-from evo_l2.evaluation import BuildReport, Status
+from evo_l2.evaluation import BuildReport, Environment, Status
 from evo_l2.judge import Failure, Judge
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
@@ -123,6 +124,32 @@ def test_an_evaluator_times_every_case_and_finalists_in_a_fresh_process(rig, pre
     failed = evaluator.measure(prepared("wrong"), SEED)
     assert (failed.status, failed.session) == (Status.INCORRECT, None)
     rig.baselines.release(INSTANCE)
+
+
+def test_two_cards_measure_two_kernels_at_once(rig, card, prepared, session_cache):
+    card.set(cards=2)
+    other = Rig(
+        session_cache / "evo-l2" / "cuda", find_card("A100"), 1, builder="nvrtc", timing=TIMING, baselines=("cublas",)
+    )
+    with other, ThreadPoolExecutor(2) as pool:
+        evaluator = CudaEvaluator(PROBLEM, rig, other)
+        assert evaluator.environment.provenance["device"] == "0, 1"
+        assert evaluator.environment.key == rig.environment.key
+        found = [pool.submit(evaluator.measure, prepared(), SEED) for _ in range(4)]
+        assert [future.result(60).status for future in found] == [Status.PASSED] * 4
+        assert rig.runner().pid != other.runner().pid
+        assert len(runners()) == 2
+    assert len(runners()) == 1
+    rig.baselines.release(INSTANCE)
+
+
+def test_cards_whose_numbers_cannot_be_compared_do_not_share_a_run(rig, card, session_cache, monkeypatch):
+    card.set(cards=2)
+    with Rig(session_cache / "evo-l2" / "cuda", find_card("A100"), 1, builder="nvrtc", baselines=("cublas",)) as other:
+        identity = {**other.environment.identity, "memory": "2 GiB"}
+        monkeypatch.setattr(other, "_environment", Environment("cuda", identity, other.environment.provenance))
+        with pytest.raises(DeviceError, match=r"numbers of these cards cannot be compared.*2 GiB"):
+            CudaEvaluator(PROBLEM, rig, other)
 
 
 def test_numbers_are_compared_only_on_the_card_that_they_were_measured_on(rig):

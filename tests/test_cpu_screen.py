@@ -50,6 +50,11 @@ def test_includes_off_the_list_are_refused_in_every_disguise(text):
     assert refused(text)[0] == "includes"
 
 
+def test_a_refused_header_is_named_with_those_that_are_allowed():
+    assert "<stdio.h> may not be included: allowed, between < and >, are arm_fp16.h, " in refused("#include <stdio.h>")[1]
+    assert '"math.h" may not be included; write #include <math.h>: allowed' in refused('#include "math.h"')[1]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -14,8 +14,8 @@ import pytest
 from evo_l2.errors import StorageError, ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaBuilt, CudaCompiler
-from evo_l2.targets.cuda.toolkit import find_toolkit
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt, CudaCompiler
+from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
 
 SOAK = bool(os.environ.get("EVO_L2_SOAK"))
 CPU_S = 20 if SOAK else 2
@@ -116,6 +116,8 @@ class Breakable:
 
 GARBAGE = "for last; do :; done; echo garbage > $last; exit 0"
 """A cubin that is none, from a tool that says nothing."""
+LINK = "for last; do :; done; ln -s /dev/zero $last; exit 0"
+"""A product that has no end, if a link is followed."""
 MOODS = [
     ("kill -SEGV $$", ToolchainError, "signal 11"),
     ("sleep 30", ToolchainError, "limit of time"),
@@ -123,13 +125,17 @@ MOODS = [
     ("yes yes-yes-yes-yes-yes-yes-yes-yes-yes", ToolchainError, "limit of output"),
     ("yes > huge; kill -XFSZ $$", ToolchainError, "limit of file size"),
     ("exit 0", ToolchainError, "returned 0 without a message"),
+    (LINK, ToolchainError, r"nvcc \S+ to leave kernel\.\w+ as an ordinary file, found a symbolic link; try: evo"),
+    ("for last; do :; done; mkdir $last; exit 0", ToolchainError, "as an ordinary file, found a folder"),
+    ("for last; do :; done; mkfifo $last; exit 0", ToolchainError, "as an ordinary file, found a pipe"),
+    ("for last; do :; done; ln -s /no/such/file $last; exit 1", ToolchainError, "found a symbolic link"),
     (GARBAGE, ToolchainError, "cubin, found"),
     ("echo \"nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)\" >&2; exit 1", ToolchainError, "11"),
     ("echo 'gcc: fatal error: cannot execute cc1plus' >&2; exit 1", ToolchainError, "cannot execute.*g\\+\\+"),
     ("echo 'tmpxft.ii: No space left on device' >&2; exit 1", StorageError, "No space left"),
 ]  # fmt: skip
 """What a tool does instead of its work, what is raised, and what that says."""
-ALWAYS_WITH_PTXAS = {"kill -SEGV $$", "exit 0", GARBAGE}
+ALWAYS_WITH_PTXAS = {"kill -SEGV $$", "exit 0", GARBAGE, LINK}
 """With ptxas each costs three runs of what comes before it; these are shown always, all of them with `EVO_L2_SOAK=1`."""
 
 

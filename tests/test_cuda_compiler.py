@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 
@@ -14,8 +15,11 @@ from evo_l2.build_cache import BuildCache, BuildOutcome
 from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaBuilt, CudaCompiler, check_flags
-from evo_l2.targets.cuda.nvcc import errors_first, resource_lines
+from evo_l2.problems.hgemm import Hgemm
+from evo_l2.products import is_product, read_product
+from evo_l2.targets.cuda.inspection import inspect
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt, CudaCompiler, check_flags
+from evo_l2.targets.cuda.toolchain.nvcc import errors_first, resource_lines
 from evo_l2.targets.messages import LONGEST_LOG
 
 HEADER = "//! layout nn\n//! launch scale(A: in, C: out)\n//! grid 1\n//! block 128\n"
@@ -169,6 +173,26 @@ def test_what_does_not_compile_says_why(compiler, body, says):
     assert ".build-" not in verdict.message
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_a_wrong_instruction_in_assembly_is_told_of_its_line(compiler, arch):
+    body = BODY.replace("{ C", '{\n    asm volatile("mov.u32 %%tid.x, 1;\\n\\tfoo.u32 %0;" :: "r"(threadIdx.x));\n    C')
+    verdict = compiler.build(kernel(body=body), arch)
+    assert (verdict.status, verdict.gate) == (Status.BUILD_ERROR, "compile")
+    lines = verdict.message.splitlines()
+    assert any(re.match(r"kernel\.cu\(8\): error: .*'foo' \(in PTX: foo\.u32 %r\d+;\)", line) for line in lines), lines
+    assert "kernel.ptx" not in verdict.message
+    assert len(lines) == len(set(lines))
+
+
+def test_too_much_static_memory_is_told_in_bytes_and_what_to_do(compiler):
+    body = BODY.replace("{ C", "{ __shared__ half t[40000]; t[C - A] = A[1]; C[1] = t[A[2] > A[3]]; C")
+    status, gate, message = failure(compiler, body=body)
+    assert (status, gate) == (Status.BUILD_ERROR, "compile")
+    assert "uses too much shared data (80000 bytes, at most 49152; more of it has to be dynamic: " in message
+    assert "//! shared BYTES" in message
+    assert "0x" not in message
+
+
 def test_headers_of_the_toolkit_and_plain_types_may_be_included(compiler):
     names = ["stdint.h", "cstddef", "float.h", "climits", "math.h", "cuda.h", "mma.h", "cuda_pipeline.h", "cuda/std/cstdint",
              "cooperative_groups.h", "cuda_bf16.h"]  # fmt: skip
@@ -255,6 +279,53 @@ def test_a_damaged_entry_is_built_anew(nvrtc, damage):
             path.write_bytes(path.read_bytes()[:-9])
     assert nvrtc.build(source).seconds > 0
     assert nvrtc.build(source).seconds == 0.0
+
+
+@pytest.mark.parametrize("name", ["kernel.cubin", "kernel.ptx", "facts.json"])
+@pytest.mark.parametrize("thing", ["link", "folder", "pipe"])
+def test_what_is_no_file_in_the_cache_is_never_opened_and_built_anew(nvrtc, tmp_path, name, thing):
+    source = kernel(f"// {name} as a {thing}")
+    folder = nvrtc.build(source).cubin.parent
+    if thing == "link":  # even to the very same bytes
+        shutil.move(folder / name, tmp_path / name)
+        (folder / name).symlink_to(tmp_path / name)
+    else:
+        (folder / name).unlink()
+        (os.mkfifo if thing == "pipe" else os.mkdir)(folder / name)
+    assert nvrtc.build(source).seconds > 0
+    assert nvrtc.build(source).seconds == 0.0
+    assert (folder / name).lstat().st_size > 0
+    assert not (folder / name).is_symlink()
+
+
+def test_a_reading_that_is_no_file_is_read_anew(nvrtc):
+    built = nvrtc.build(kernel("// a reading that has no end"))
+    problem = Hgemm(((64, 64, 64, 1),))
+    first = inspect(built, ("scale",), nvrtc.toolkit, problem, nvrtc.disassembler)
+    (memo,) = built.cubin.parent.glob("inspection-*.json")
+    memo.unlink()
+    memo.symlink_to("/dev/zero")
+    assert inspect(built, ("scale",), nvrtc.toolkit, problem, nvrtc.disassembler) == first
+    assert not memo.is_symlink()
+
+
+@pytest.mark.parametrize("thing", ["/dev/zero", "long", "folder", "pipe"])
+def test_products_are_ordinary_files_of_a_bounded_size(tmp_path, thing):
+    product = tmp_path / "kernel.cubin"
+    if thing == "long":
+        product.write_bytes(bytes(9))
+    elif thing == "folder":
+        product.mkdir()
+    elif thing == "pipe":
+        os.mkfifo(product)
+    else:
+        product.symlink_to(thing)
+    with pytest.raises(OSError, match=r"kernel\.cubin"):
+        read_product(product, 8)
+    assert not is_product(tmp_path / "none", "nvcc", "")
+    if thing == "long":
+        assert is_product(product, "nvcc", "")
+        assert read_product(product, 9) == bytes(9)
 
 
 def test_a_cache_that_cannot_be_written_is_one_clear_line(cuda_wheels, tmp_path):

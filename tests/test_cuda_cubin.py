@@ -9,17 +9,17 @@ import pytest
 
 from evo_l2.errors import ToolchainError
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaBuilt
-from evo_l2.targets.cuda.cubin import Parameter, read_cubin
-from evo_l2.targets.cuda.resources import (
+from evo_l2.targets.cuda.reading.cubin import Parameter, read_cubin
+from evo_l2.targets.cuda.reading.resources import (
     complete,
     local_traffic_bytes,
     parse_usage,
 )
-from evo_l2.targets.cuda.sass import (
+from evo_l2.targets.cuda.reading.sass import (
     instruction_class,
     read_sass,
 )
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
 
 
 def res_usage(listing):

@@ -11,9 +11,9 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaBuilt
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.sass import machine_code_digest, read_sass
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.reading.sass import machine_code_digest, read_sass
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
 
 BODY = """\
 __constant__ float scale[2] = {1.0f, 2.0f};
@@ -79,8 +79,8 @@ def test_the_digest_is_equal_when_lines_move(nvrtc, plain, digest):
 
 def test_a_digest_of_another_process_is_equal(plain, digest, cuda_wheels):
     program = (
-        "import sys; from pathlib import Path; from evo_l2.targets.cuda.cubin import read_cubin; "
-        "from evo_l2.targets.cuda.sass import read_sass, machine_code_digest as d; p = Path(sys.argv[1]); "
+        "import sys; from pathlib import Path; from evo_l2.targets.cuda.reading.cubin import read_cubin; "
+        "from evo_l2.targets.cuda.reading.sass import read_sass, machine_code_digest as d; p = Path(sys.argv[1]); "
         "print(d(read_sass(p, Path(sys.argv[2])), read_cubin(p)))"
     )
     environ = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parent.parent)}

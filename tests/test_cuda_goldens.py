@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaBuilt
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.resources import accumulator, complete, copy_kind, parse_usage, resources_of
-from evo_l2.targets.cuda.sass import instruction_class, instruction_mix, machine_code_digest, parse_sass
-from evo_l2.targets.cuda.toolkit import PINNED_VERSION
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.reading.resources import accumulator, complete, copy_kind, parse_usage, resources_of
+from evo_l2.targets.cuda.reading.sass import instruction_class, instruction_mix, machine_code_digest, parse_sass
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
+from evo_l2.targets.cuda.toolchain.toolkit import PINNED_VERSION
 from experiments.seeds import load_seeds, seed_names
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda" / "seeds"
@@ -268,10 +268,10 @@ PROGRAM = """\
 import sys
 from pathlib import Path
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaCompiler
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.sass import machine_code_digest, read_sass
-from evo_l2.targets.cuda.toolkit import find_toolkit
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.reading.sass import machine_code_digest, read_sass
+from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
 toolkit = find_toolkit(wheels_first=True)
 with CudaCompiler(toolkit, Path(sys.argv[1]), builder="nvrtc") as compiler:
     cubin = compiler.build(Kernel(Path(sys.argv[2]).read_text(), "cuda"), sys.argv[3]).cubin

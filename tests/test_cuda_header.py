@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.compiler import CudaCompiler
-from evo_l2.targets.cuda.header import constant_addresses, lint_header
-from evo_l2.targets.cuda.reaching import constants_in
-from evo_l2.targets.cuda.sass import parse_sass, read_sass
+from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
+from evo_l2.targets.cuda.reading.reaching import constants_in
+from evo_l2.targets.cuda.reading.sass import parse_sass, read_sass
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda"
 LISTED = sorted(path.name.removesuffix(".sass.txt") for path in GOLDEN.glob("*.sass.txt"))

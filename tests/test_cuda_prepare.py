@@ -15,13 +15,15 @@ from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
+from evo_l2.targets.cuda import tools
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import CARDS, card_for, find_card
-from evo_l2.targets.cuda.compiler import CudaCompiler
 from evo_l2.targets.cuda.devices import Device, choose_card, present_devices
 from evo_l2.targets.cuda.inspection import inspect
 from evo_l2.targets.cuda.prepare import prepare
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 from experiments.cli import main
+from experiments.doctor_cuda import cuda_findings
 from experiments.seeds import seed_names
 
 ROOT = Path(__file__).parent.parent
@@ -281,6 +283,19 @@ def test_cards_are_those_that_the_driver_names(tmp_path, monkeypatch, script, fo
     assert present_devices() == found
 
 
+def test_commands_say_that_the_driver_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(tools, "_TIMEOUT_S", 1.0)
+    use_tool(tmp_path, monkeypatch, "sleep 30")
+    done = CliRunner().invoke(main, ["verify", str(SEEDS / "naive_nn.cu")])
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("evo-l2: nobody knows which cards are here: expected nvidia-smi to answer, found no answer: ")
+    assert "nvidia-smi, which had not ended after 1 s; try: " in line
+    finding = next(cuda_findings())
+    assert (finding.what, finding.ok) == ("NVIDIA cards", None)
+    assert finding.detail == "unknown: no answer: nvidia-smi, which had not ended after 1 s; kernels can be built"
+
+
 def test_without_the_drivers_tool_there_is_no_card(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert present_devices() == ()
@@ -376,7 +391,10 @@ def test_sass_stands_below_its_source(environ):
 
 def test_sass_obeys_nothing_that_a_source_says_to_a_terminal(environ, tmp_path):
     text = seed("naive_nn").source
-    for name, line, says in (("hidden", "// \x1b[31mred", "U+001B"), ("reads", '#include "/etc/hostname"', "headers")):
+    for name, line, says in (
+        ("hidden", "// \x1b[31mred", "U+001B"),
+        ("reads", '#include "/etc/hostname"', "may not be included"),
+    ):
         path = tmp_path / f"{name}.cu"
         path.write_text(text.replace("#include", f"{line}\n#include", 1), encoding="utf-8")
         done = evo("sass", path, environ=environ)
@@ -470,6 +488,11 @@ def test_the_loop_builds_gates_and_archives_without_running(environ, tmp_path):
     assert stats["best"]["speedup"] is None
     assert 2 <= stats["cells"] <= 12
     assert len(json.loads(here("archive", "top", db, "--all", "--json", environ=environ).stdout)) >= stats["cells"]
+    head, *rows, end = here("archive", "top", db, environ={**environ, "COLUMNS": "80"}).stdout.splitlines()
+    assert head.split() == ["kernel", "matrix", "kind", "copy", "kind", "stages", "tile", "area", "occupancy"]
+    assert len(rows) == stats["cells"]
+    assert all(len(row) <= 80 for row in (head, *rows))
+    assert end == "none of them was ever run"
     folder = tmp_path / "elites"
     exported = here("archive", "export", db, "--to", folder, environ=environ)
     assert exported.returncode == 0, exported.stderr

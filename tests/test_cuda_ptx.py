@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from evo_l2.targets.cuda.ptx import RULES, lint_ptx, lint_sass
+from evo_l2.targets.cuda.reading.ptx import RULES, lint_ptx, lint_sass
 
 
 def rules(findings):
@@ -45,7 +45,7 @@ def test_machine_code_that_breaks_no_rule_is_left_alone_and_no_other(goldens, go
 @pytest.mark.parametrize("name", ["banned", "constants", "policies"])
 def test_a_glance_at_the_whole_file_passes_over_no_finding(name, goldens, monkeypatch):
     quick = lint_ptx(goldens.text(f"{name}.ptx"))
-    monkeypatch.setattr("evo_l2.targets.cuda.ptx._WORDS", ("",))  # is in every statement
+    monkeypatch.setattr("evo_l2.targets.cuda.reading.ptx._WORDS", ("",))  # is in every statement
     assert lint_ptx(goldens.text(f"{name}.ptx")) == quick
 
 
@@ -130,6 +130,7 @@ ld.global.L2::cache_hint.f32 %%f1, [%%rd1], pol;
         ("mov.b64 other, 0x12F0000000000000; mov.b64 pol, other;", True),
         ("mov.b64 pol, 0x12F0000000000000; call.uni (pol), g, ();", False),
         ("mov.b64 pol, 0x12F0000000000000; call.uni(pol),g,();", False),
+        ("mov.b64 %pol, 0x12F0000000000000; mov.b64%pol, %rd9; mov.b64 pol, %pol;", False),
         ("mov.b64 pol, 0x12F0000000000000; call (%r1, pol), g, (%r2);", False),
         ("mov.b64 pol, 0x12F0000000000000; .func (.reg .b64 pol) g()", False),
         ("mov.b64 pol, 0x12F0000000000000; .func g(.reg .f32 a, .reg .b64 pol)", False),
@@ -177,6 +178,7 @@ ld.global.u32 %%r1, [%%rd2];
         ("mov.b64 {%r1, %r2}, %rd2; st.global.u32 [%rd9], %r1;", True),
         ("st.param.b64 [param0], %rd2; call.uni g, (param0);", True),
         ("cvta .param .u64 a, %rd1; ld.u64 %rd3, [a];", True),
+        ("cvta.param.u64%rd5, %rd1; ld.u64%rd3, [%rd5];", True),
     ],
 )  # fmt: skip
 def test_the_address_of_an_argument_is_for_the_copy_engine_alone(statements, is_refused):

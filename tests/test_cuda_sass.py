@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
+import time
 
 import pytest
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.resources import (
+from evo_l2.targets.cuda.reading.resources import (
     accumulator,
     copy_kind,
     matrix_kind,
@@ -15,7 +16,7 @@ from evo_l2.targets.cuda.resources import (
     parse_usage,
     resources_of,
 )
-from evo_l2.targets.cuda.sass import (
+from evo_l2.targets.cuda.reading.sass import (
     annotate,
     instruction_class,
     instruction_mix,
@@ -257,12 +258,50 @@ def test_a_broken_disassembler_is_one_clear_error(goldens, tmp_path):
     for body, found in (
         ("echo no code", "no instruction"),
         ("echo bad file >&2; exit 1", "bad file"),
-        ("sleep 60", "timed out"),
+        ("sleep 60", "found nvdisasm, which had not ended after 0.5 s; try: evo-l2 doctor"),
     ):
         script = tmp_path / "nvdisasm"
         script.write_text(f"#!/bin/sh\n{body}\n")
         script.chmod(0o755)
-        with pytest.raises(ToolchainError, match=found):
+        with pytest.raises(ToolchainError, match=found) as caught:
             read_sass(path, script, timeout_s=0.5)
+        assert "[" not in str(caught.value)
     with pytest.raises(ToolchainError, match="the disassembler fails"):
         read_sass(path, tmp_path / "missing")
+
+
+def fake(folder, body):
+    """A disassembler that is a script."""
+    script = folder / "nvdisasm"
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("head -n 60", r"a listing of \d+ instructions of tiles, whose code has 2944 bytes"),
+        ("grep -v HMMA", "instructions of tiles, whose code"),
+        ("sed /02a0/d", "a listing of 183 instructions"),
+        ("sed s/02a0/02a8/", "a listing of 184 instructions"),
+        ("sed 's/02a0.*/02a0*\\/ \\x1b[31m NOTHING/'", "a listing of 183 instructions"),
+        ("tr -d ';'", "no instruction in its output"),
+        ("sed s/tiles/tales/g", "whose code has 0 bytes|a listing of 0 instructions"),
+        ('awk \'{ print } END { print "\\t.section\\t.text.more,"; print " /*0000*/ EXIT ;" }\'', "whose code has 0 bytes"),
+    ],
+)
+def test_a_listing_that_does_not_show_all_of_the_code_is_not_believed(change, found, goldens, cuda_wheels, tmp_path):
+    path = goldens.folder / "tiles.sm_80.cubin"
+    assert len(read_sass(path, fake(tmp_path, f'{cuda_wheels.nvdisasm} "$@" | cat')).instructions) == 184
+    with pytest.raises(ToolchainError, match=found) as caught:
+        read_sass(path, fake(tmp_path, f'{cuda_wheels.nvdisasm} "$@" | {change}'))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("body", ["exec yes nonsense", "exec yes nonsense >&2", "cat /dev/zero"])
+def test_a_disassembler_without_an_end_to_what_it_says_is_ended(body, goldens, tmp_path):
+    begin = time.monotonic()
+    with pytest.raises(ToolchainError, match=r"found nvdisasm writes more than \d+ bytes; try: evo-l2 doctor"):
+        read_sass(goldens.folder / "tiles.sm_80.cubin", fake(tmp_path, body))
+    assert time.monotonic() - begin < 20

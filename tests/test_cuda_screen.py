@@ -78,6 +78,22 @@ def test_includes_off_the_list_are_refused_in_every_disguise(text):
     assert refused(text)[0] == "includes"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("#include <stdio.h>", "<stdio.h> may not be included: allowed, between < and >, are cooperative_groups.h, "),
+        ('#include   "mma.h"', '"mma.h" may not be included; write #include <mma.h>: allowed'),
+        ("#define X <mma.h>\n#include X", "X may not be included: allowed"),
+        ("#include", "nothing may not be included: allowed"),
+    ],
+)
+def test_a_refused_header_is_named_with_those_that_are_allowed(text, says):
+    gate, message = refused(text)
+    assert gate == "includes"
+    assert f": {says}" in message
+    assert message.endswith("mma.h, vector_types.h, and those of cute/ and cutlass/")
+
+
 @pytest.mark.parametrize("name", [*sorted(ALLOWED_HEADERS), "cute/tensor.hpp", "cutlass/gemm/device/gemm.h"])
 def test_device_headers_may_be_included(name):
     assert refused(f"#include <{name}>") is None

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.compiler import CudaCompiler
-from evo_l2.targets.cuda.toolkit import find_toolkit
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
 
 
 def clean_environment(monkeypatch, path):

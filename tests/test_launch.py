@@ -208,6 +208,25 @@ def test_what_is_no_expression_is_an_error_with_a_place(text):
     assert caught.value.column >= 5
 
 
+@pytest.mark.parametrize(
+    ("text", "column", "near"),
+    [
+        ("ceildiv(M, 64)", 5, "ceil_div"),
+        ("1 + CEIL_DIV(1, 2)", 9, "ceil_div"),
+        ("roundup(1, 2)", 5, "round_up"),
+        ("abs(1)", 5, None),
+    ],
+)
+def test_an_unknown_function_is_told_with_the_one_that_is_meant(text, column, near):
+    for read in (Expression(text, 3, 5).check, lambda: Expression(text, 3, 5).evaluate({"M": 1})):
+        with pytest.raises(KernelError) as caught:
+            read()
+        name = text.partition("(")[0].split()[-1]
+        expected = "the expression calls an unknown function: expected one of ceil_div, max, min, round_up"
+        hint = f"; try: {near}(a, b)" if near is not None else ""
+        assert str(caught.value) == f"line 3, column {column}: {expected}, found '{name}'{hint}"
+
+
 @given(st.text(max_size=200))
 def test_no_text_makes_the_parsers_raise_anything_else(text):
     for parse in (parse_launch, tunables, lambda t: Expression(t).evaluate({}), lambda t: parse_launch(SOURCE + t)):

@@ -184,7 +184,7 @@ def test_top_names_the_other_environments_and_shows_the_front(db):
     text = said("top", db, "--env", cases.ENVIRONMENT.key[:8])
     assert DIGESTS[1][:12] in text.splitlines()[1]
     assert OTHER.key in text.splitlines()[-1]
-    assert "never run" in said("top", db)
+    assert "none of them was ever run" in said("top", db)
     front = json.loads(said("top", db, "--run", "here", "--pareto", "--resource", "simd_bits", "--json"))
     assert (front["axes"], [point["digest"] for point in front["front"]]) == (["simd_bits"], [DIGESTS[1]])
     assert "nothing was run, so speed is not weighed" in said("top", db, "--pareto")

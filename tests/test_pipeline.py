@@ -53,7 +53,7 @@ class Scripted:
 
 
 def run(instant, *, evaluations=60, seed=1, history=(), model=False, batch=8, lookahead=1, limits=None, stop_at=None,
-        evaluator=None, build_workers=2):  # fmt: skip
+        evaluator=None, build_workers=2, n_cards=0):  # fmt: skip
     """One run in memory; returns candidates, evaluator, stop reason and the mutators."""
     operators = {"parametric": (Parametric(), 3.0)}
     if model:
@@ -72,7 +72,7 @@ def run(instant, *, evaluations=60, seed=1, history=(), model=False, batch=8, lo
         evaluator=evaluator,
         quiet=Quiet(),
         budget=Budget(limits or Limits(evaluations=evaluations)),
-        settings=PipelineSettings(batch, lookahead, build_workers),
+        settings=PipelineSettings(batch, lookahead, build_workers, n_cards),
         told=lambda candidate, result, replayed: on_told(candidate, replayed),
     )
 
@@ -377,6 +377,57 @@ def test_a_single_seed_is_tried_until_it_is_timed_and_the_next_start_tries_on(in
         assert handle.name != "run"
         assert next(iter(handle.history())).outcome is Outcome.DUPLICATE
         assert len(handle.elites()) == 1
+
+
+class Cards:
+    """An evaluator with several cards, the first of which is slow."""
+
+    def __init__(self, instant, fails_at=None):
+        self.inner = instant.InstantEvaluator()
+        self.environment = self.inner.environment
+        self.prepare, self.close = self.inner.prepare, self.inner.close
+        self.fails_at = fails_at
+        self.lock = threading.Lock()
+        self.at_work, self.most_at_work, self.measured = 0, 0, []
+
+    def measure(self, prepared, seed, *, purpose="search"):
+        with self.lock:
+            self.at_work += 1
+            self.most_at_work = max(self.at_work, self.most_at_work)
+            self.measured.append(prepared.identity)
+            place = len(self.measured)
+        if place == self.fails_at:
+            raise DeviceError("a card is gone")
+        time.sleep(0.01 if place % 3 else 0.03)
+        evaluation = self.inner.measure(prepared, seed, purpose=purpose)
+        with self.lock:
+            self.at_work -= 1
+        return evaluation
+
+
+@pytest.mark.parametrize("model", [False, True])
+def test_several_cards_measure_at_once_and_what_is_told_is_the_same(instant, model):
+    alone = run(instant, model=model)[0]
+    shared, cards, _, _ = run(instant, model=model, evaluator=Cards(instant), n_cards=3)
+    assert rows(shared) == rows(alone)
+    assert cards.most_at_work == 3
+    assert len(set(cards.measured)) == len(cards.measured)
+    head, first, _, _ = run(instant, model=model, evaluator=Cards(instant), n_cards=3, stop_at=23)
+    resumed, second, _, _ = run(instant, model=model, evaluator=Cards(instant), n_cards=2, history=head)
+    assert rows(resumed) == rows(alone)
+    assert first.at_work == second.at_work == 0
+
+
+def test_a_card_that_fails_ends_the_run_when_the_others_have_done(instant):
+    before = threading.active_count()
+    cards = Cards(instant, fails_at=12)
+    with pytest.raises(DeviceError, match="a card is gone"):
+        run(instant, evaluator=cards, n_cards=3)
+    assert cards.at_work == 1  # the one that failed
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 def test_builds_go_on_while_a_card_is_timed_and_wait_while_a_processor_is():

@@ -26,9 +26,9 @@ from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.cards import card_for
-from evo_l2.targets.cuda.compiler import CudaCompiler
 from evo_l2.targets.cuda.prepare import prepare
-from evo_l2.targets.cuda.toolkit import find_toolkit
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
 from experiments.seeds import load_seeds, seed_names
 
 GALLERY = Path(__file__).parent / "rogues" / "card"

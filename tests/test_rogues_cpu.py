@@ -62,6 +62,8 @@ def read(path):
 ROGUES = tuple(read(path) for path in sorted(GALLERY.glob("*.c")))
 ALONE = tuple(rogue for rogue in ROGUES if rogue.alone)
 STEMS = [rogue.path.stem for rogue in ROGUES]
+TRIES = 12
+"""The inputs of timed calls are ordinary ones; by luck they show one time in four what a gate is made to show."""
 BESIDE = pytest.mark.beside
 
 
@@ -119,8 +121,14 @@ def test_a_rogue_ends_where_it_should(rogue, evaluators, offers):
 def test_without_its_gate_a_rogue_passes(rogue, evaluators, offers):
     need(rogue, offers)
     ((_, gate),) = rogue.expected
-    verdict = judged(evaluators(rogue.case, frozenset({gate})), rogue.kernel)
-    assert verdict.status is Status.PASSED, (verdict.gate, verdict.message)
+    verdicts = (
+        judged(evaluators(rogue.case, frozenset({gate})), rogue.kernel, np.random.SeedSequence(n)) for n in range(TRIES)
+    )
+    for verdict in verdicts:
+        if verdict.status is Status.PASSED:
+            return
+        assert verdict.gate == "timed-outputs", (verdict.gate, verdict.message)
+    pytest.fail(f"caught in each of {TRIES} trials: {verdict.message}")
 
 
 def test_every_gate_on_results_has_a_rogue_of_its_own():

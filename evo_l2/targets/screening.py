@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from evo_l2.evaluation import Status, Verdict
@@ -20,6 +20,7 @@ __all__ = [
     "check_source",
     "directive",
     "included",
+    "not_included",
     "pragmas",
     "refused",
     "refused_at",
@@ -107,6 +108,21 @@ def included(line: Line) -> str | None:
     """The header between < and > that a line includes; None for any other line, and for any other way to name a file."""
     match = _INCLUDE.fullmatch(line.text)
     return match.group(1) if match is not None else None
+
+
+def not_included(rest: str, allowed: Collection[str], more: str = "") -> str:
+    """Why a header is refused: which it is, and what may be included instead.
+
+    Args:
+        rest: What stands behind the word `include`.
+        allowed: Names of the headers that a kernel may include.
+        more: What else it may include, in words.
+    """
+    shown = " ".join(rest.split())[:80] or "nothing"
+    bare = shown.strip('"<> ')
+    known = ", ".join(sorted(allowed))
+    instead = f"; write #include <{bare}>" if bare in allowed else ""
+    return f"{shown} may not be included{instead}: allowed, between < and >, are {known}{more}"
 
 
 def pragmas(line: Line) -> Iterator[Line]:

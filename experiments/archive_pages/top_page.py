@@ -6,12 +6,15 @@ import json
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from archive.address import Address
 from archive.mining import EnvironmentFacts, Front, environments, last_run, pareto, top
 from archive.store import Store
 from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate
+from evo_l2.measures import Axis
 from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import environment_in_words, estimate_facts, interval_in_words
 from experiments.report import counted
@@ -33,19 +36,44 @@ def print_top(
         run = store.open_run(name)
         ranked = top(store, name, count=count) if all_kernels else run.elites()
         elites = sorted(ranked, key=lambda elite: elite.rank)[:count]
-        cells = [run.schema.describe(elite.cell) for elite in elites]
+        schema, environment_key = run.schema, run.environment_key
         known = environments(store)
     if as_json:
-        print(json.dumps([_facts(elite, cell) for elite, cell in zip(elites, cells, strict=True)], indent=2))
+        print(json.dumps([_facts(elite, schema.describe(elite.cell)) for elite in elites], indent=2))
         return
-    names = ("kernel", "speed-up", "95 % interval", "blocks", "cell")
-    table = frame(names, right=("speed-up", "blocks"), wrap=("cell",))
-    for elite, cell in zip(elites, cells, strict=True):
-        n_blocks = str(elite.estimate.n_blocks) if elite.estimate is not None else ""
-        table.add_row(elite.kernel.digest[:12], *_speed(elite.estimate), n_blocks, cell)
     console = Console(highlight=False)
-    console.print(table)
-    _say_others(console, known, run.environment_key)
+    _print_elites(console, elites, schema.axes)
+    _say_others(console, known, environment_key)
+
+
+def _print_elites(console: Console, elites: Sequence[Elite], axes: Sequence[Axis]) -> None:
+    """A table, or two where one is wider than the terminal; without times where nothing has one."""
+    timed = any(elite.estimate is not None for elite in elites)
+    whole = _table(elites, axes, timed=timed)
+    if timed and console.measure(whole, options=console.options.update(width=1000)).maximum > console.width:
+        console.print(_table(elites, (), timed=True))
+        console.print()
+        whole = _table(elites, axes, timed=False)
+    console.print(whole)
+    if elites and not timed:
+        console.print(Text("none of them was ever run", style="dim"))
+
+
+def _table(elites: Sequence[Elite], axes: Sequence[Axis], *, timed: bool) -> Table:
+    """A row for each elite, with its times or without, and a column for each measure."""
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    for name in ("kernel", "speed-up", "95 % interval", "blocks")[: 4 if timed else 1]:
+        table.add_column(name, justify="right" if name in ("speed-up", "blocks") else "left", no_wrap=True)
+    for axis in axes:
+        table.add_column(axis.name.replace("_", " "), overflow="fold")
+    for elite in elites:
+        times: tuple[str, ...] = ("never run", "", "")
+        if elite.estimate is not None:
+            low, high = elite.estimate.interval
+            times = (f"{elite.estimate.speedup:.3f}", f"{low:.3f} to {high:.3f}", str(elite.estimate.n_blocks))
+        labels = [axis.label(index) for axis, index in zip(axes, elite.cell, strict=False)]
+        table.add_row(elite.kernel.digest[:12], *(times if timed else ()), *labels)
+    return table
 
 
 def print_front(

@@ -13,6 +13,7 @@ from evo_l2.errors import ToolchainError
 from evo_l2.evaluation import Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
+from evo_l2.products import is_product
 from evo_l2.sandbox import Finished, Limits
 from evo_l2.targets import messages
 from evo_l2.targets.cpu.native import build_launcher
@@ -180,7 +181,7 @@ class Compiler:
         """Runs the compiler once: the failure, if it is the kernel's, and the messages."""
         done = self._run(work, arguments, limits)
         log = messages.errors_first(done.output, str(work))
-        if done.returncode == 0 and (work / product).exists() and (work / product).stat().st_size > 0:
+        if self._has_left(work / product) and done.returncode == 0 and (work / product).stat().st_size > 0:
             return None, log
         if messages.is_out_of_space(done.output):
             raise self._cache.unwritable(OSError(log[:200]))
@@ -195,6 +196,10 @@ class Compiler:
             check_machine=self._check_machine,
         )
         return outcome, log
+
+    def _has_left(self, product: Path) -> bool:
+        """Whether the compiler left a file; see `evo_l2.products.is_product`."""
+        return is_product(product, str(self._toolchain.compiler), "evo-l2 doctor, or another compiler (CC)")
 
     def _run(self, work: Path, arguments: tuple[str, ...], limits: Limits) -> Finished:
         return sandbox.run_limited(
@@ -218,7 +223,7 @@ class Compiler:
             (work / "kernel.c").write_text(_CANARY, encoding="utf-8")
             arguments = (*self._flags(()), *_LINK, "kernel.c", "-o", "kernel.so", "-lm")
             done = self._run(work, arguments, limits)
-            if done.returncode == 0 and (work / "kernel.so").exists():
+            if self._has_left(work / "kernel.so") and done.returncode == 0:
                 return
         if messages.is_out_of_space(done.output):
             raise self._cache.unwritable(OSError(done.output.strip()[-200:]))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evo_l2.errors import StorageError, ToolchainError
+from evo_l2.products import is_product
 from evo_l2.sandbox import launcher_source
 from evo_l2.targets.messages import is_out_of_space
 
@@ -92,7 +93,7 @@ def _compile(command: Sequence[str], folder: Path, name: str) -> None:
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"{name} does not compile", found=f"no end after {_TIMEOUT_S} s") from error
-    if done.returncode != 0 or not (folder / "product").exists():
+    if done.returncode != 0 or not is_product(folder / "product", command[0], "set CC"):
         if is_out_of_space(done.stderr):
             raise OSError(next(line for line in done.stderr.splitlines() if is_out_of_space(line)))
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no message"]

@@ -24,6 +24,7 @@ from evo_l2.targets.screening import (
     check_source,
     directive,
     included,
+    not_included,
     pragmas,
     refused,
     refused_at,
@@ -194,8 +195,7 @@ def _check_directive(line: Line, *, pragmas_only: bool = False) -> Verdict | Non
         return None if _PRAGMA.fullmatch(rest) else refused_at(line.number, "directives", f"#pragma {shown} is not allowed")
     if word == "include" and not pragmas_only:
         if included(line) not in ALLOWED_HEADERS:
-            known = ", ".join(sorted(ALLOWED_HEADERS))
-            return refused_at(line.number, "includes", f"only these headers may be included, between < and >: {known}")
+            return refused_at(line.number, "includes", not_included(rest, ALLOWED_HEADERS))
         return None
     if not pragmas_only and word in ("define", "undef"):
         name = _MACRO.match(f"{word} {rest}")

@@ -14,9 +14,9 @@ from evo_l2.evaluation import HARNESS_VERSION, Environment, Evaluation, Status, 
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.compiler import CudaCompiler
 from evo_l2.targets.cuda.prepare import prepare
-from evo_l2.targets.cuda.toolkit import find_toolkit
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
 
 __all__ = ["BuildOnlyEvaluator", "built_identity", "open_compiler"]
 

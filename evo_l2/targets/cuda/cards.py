@@ -57,6 +57,15 @@ class Card:
         """Operations a byte of memory at which single-precision sums are bound by arithmetic rather than by memory."""
         return self.fp32_sum_tflops * 1000 / self.memory_gb_s
 
+    def arithmetic_us(self, n_flops: float, *, half_sums: bool = False, clock_mhz: float | None = None) -> float:
+        """Shortest time of that many dense operations, in microseconds; at the clock of the peak rates when none is given."""
+        peak = self.fp16_tflops if half_sums else self.fp32_sum_tflops
+        return n_flops / (peak * 1e6) * (self.clock_mhz / clock_mhz if clock_mhz is not None else 1.0)
+
+    def memory_us(self, n_bytes: float) -> float:
+        """Shortest time in which its memory moves that many bytes, in microseconds."""
+        return n_bytes / (self.memory_gb_s * 1e3)
+
 
 _AMPERE = "NVIDIA A100 Tensor Core GPU Architecture, white paper V1.0; memory: A100 80GB data sheet, SXM"
 _GA102 = "NVIDIA Ampere GA102 GPU Architecture, white paper V2.1, figures of the GeForce RTX 3090"

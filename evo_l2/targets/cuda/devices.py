@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.targets.cuda.cards import CARDS, Card, find_card
-from evo_l2.targets.cuda.toolkit import tool_output
+from evo_l2.targets.cuda.tools import SilentToolError, tool_output
 from evo_l2.targets.messages import printable
 
-__all__ = ["Device", "choose_card", "present_devices", "refuse_busy"]
+__all__ = ["Device", "cards_alike", "choose_card", "driver_complaint", "present_devices", "refuse_busy"]
 
 _LONGEST_NAME = 120
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})", re.ASCII)
@@ -37,7 +37,11 @@ class Device:
 
 
 def present_devices(tool: str = "nvidia-smi") -> tuple[Device, ...]:
-    """The cards in order of index; none where there is no driver, or it does not answer."""
+    """The cards in order of index; none where there is no driver, or it names none.
+
+    Raises:
+        DeviceError: The driver's tool hangs, so that nobody knows.
+    """
     found = []
     for line in _ask(tool, "--query-gpu=name,compute_cap"):
         name, _, capability = line.rpartition(",")
@@ -51,7 +55,7 @@ def refuse_busy(device: int, tool: str = "nvidia-smi") -> None:
     """Nothing, where no other process computes on a card, or the driver's tool does not tell.
 
     Raises:
-        DeviceError: Others use it, so that no time measured there would mean anything.
+        DeviceError: Others use it, so that no time measured there would mean anything; or the driver's tool hangs.
     """
     names = _ask(tool, "--query-compute-apps=pid,process_name", f"--id={device}")
     processes = [(line.partition(",")[0].strip(), line) for line in names]
@@ -64,14 +68,37 @@ def refuse_busy(device: int, tool: str = "nvidia-smi") -> None:
 
 
 def _ask(tool: str, *words: str) -> list[str]:
-    """Lines of the driver's tool; none where it is missing, fails, or does not answer."""
+    """Lines of the driver's tool; none where it is missing, or fails.
+
+    Raises:
+        DeviceError: It hangs.
+    """
     path = shutil.which(tool)
     if path is None:
         return []
     try:
         return tool_output([path, *words, "--format=csv,noheader"], with_errors=False).splitlines()
+    except SilentToolError as error:
+        hint = (
+            f"{tool}, and restart the machine if that hangs too; without a card: evo-l2 verify KERNEL.cu --arch sm_80, "
+            "or of run: --set cuda.mode=build-only --set cuda.card=A100"
+        )
+        what, expected = "nobody knows which cards are here", f"{tool} to answer"
+        raise DeviceError(what, expected=expected, found=f"no answer: {error.found}", hint=hint) from error
     except ToolchainError:
         return []
+
+
+def driver_complaint(tool: str = "nvidia-smi") -> str:
+    """Why there is no card, in words: the driver's tool is missing, fails, or names none."""
+    path = shutil.which(tool)
+    if path is None:
+        return f"there is no {tool}"
+    try:
+        tool_output([path, "--query-gpu=name", "--format=csv,noheader"])
+    except ToolchainError as error:
+        return printable(error.found or error.what)[: 2 * _LONGEST_NAME]
+    return f"{tool} names none"
 
 
 def choose_card(wanted: str, devices: tuple[Device, ...], number: int | None = None) -> tuple[Card, int]:
@@ -98,3 +125,17 @@ def choose_card(wanted: str, devices: tuple[Device, ...], number: int | None = N
     hint += " --set cuda.card=A100" if asked is None else ""
     what = "there is no card to run on" if asked is None else "the run is for another card"
     raise DeviceError(what, expected=expected, found=found, hint=hint)
+
+
+def cards_alike(card: Card, devices: tuple[Device, ...], first: int, count: int) -> tuple[int, ...]:
+    """Numbers of `count` cards of one kind, from number `first` on.
+
+    Raises:
+        DeviceError: There are fewer.
+    """
+    alike = [place for place, device in enumerate(devices) if device.card == card and place >= first][:count]
+    if len(alike) < count:
+        expected = f"{count} cards {card.name} from number {first} on, as workers.cards says"
+        found = ", ".join(f"{place}: {device.name}" for place, device in enumerate(devices))
+        raise DeviceError("there are too few cards", expected=expected, found=found, hint=f"--set workers.cards={len(alike)}")
+    return tuple(alike)

@@ -7,13 +7,14 @@ which cupy, torch and the vendor's libraries share.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evo_l2.errors import ToolchainError
 
-__all__ = ["CudaError", "bindings", "checked", "encode_tensor_map", "retain_context"]
+__all__ = ["CudaError", "bindings", "checked", "encode_tensor_map", "recorded_graph", "retain_context"]
 
 
 class CudaError(Exception):
@@ -67,6 +68,33 @@ def retain_context(device: int) -> Any:
     handle = checked(cu.cuDeviceGet(device))
     checked(cu.cuCtxSetCurrent(checked(cu.cuDevicePrimaryCtxRetain(handle))))
     return handle
+
+
+def recorded_graph(stream: Any, enqueue: Callable[[], None]) -> Any:
+    """What `enqueue` puts on a stream, as a graph that can be launched and has been uploaded; to be destroyed by its owner.
+
+    Raises:
+        CudaError: It cannot be recorded.
+    """
+    cu = bindings()
+    checked(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+    try:
+        enqueue()
+    except BaseException:
+        with contextlib.suppress(CudaError):
+            checked(cu.cuGraphDestroy(checked(cu.cuStreamEndCapture(stream))))
+        raise
+    graph = checked(cu.cuStreamEndCapture(stream))
+    try:
+        executable = checked(cu.cuGraphInstantiate(graph, 0))
+    finally:
+        cu.cuGraphDestroy(graph)
+    try:
+        checked(cu.cuGraphUpload(executable, stream))
+    except BaseException:
+        cu.cuGraphExecDestroy(executable)
+        raise
+    return executable
 
 
 _PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}

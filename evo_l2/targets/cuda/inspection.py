@@ -14,17 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from evo_l2.problem import Problem
-from evo_l2.targets.cuda.compiler import CudaBuilt
-from evo_l2.targets.cuda.cubin import Cubin, Entry, Parameter, Symbol, read_cubin
-from evo_l2.targets.cuda.disassembler import Disassembler
-from evo_l2.targets.cuda.gates import Refusal, refusals
-from evo_l2.targets.cuda.resources import complete, parse_usage, resources_of
-from evo_l2.targets.cuda.sass import Sass, machine_code_digest, read_sass
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.products import read_product
+from evo_l2.targets.cuda.reading.cubin import Cubin, Entry, Parameter, Symbol, read_cubin
+from evo_l2.targets.cuda.reading.gates import Refusal, refusals
+from evo_l2.targets.cuda.reading.resources import complete, parse_usage, resources_of
+from evo_l2.targets.cuda.reading.sass import Sass, machine_code_digest, read_sass
+from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
+from evo_l2.targets.cuda.toolchain.disassembler import Disassembler
+from evo_l2.targets.cuda.toolchain.nvcc import MOST_PTX_BYTES
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = ["Inspection", "inspect"]
 
-_READERS = ("cubin", "nv_info", "disassembler", "sass", "reaching", "header", "resources", "ptx", "gates", "inspection")
+_READERS = (
+    "cubin", "nv_info", "disassembler", "sass", "reaching", "header", "resources", "ptx", "ptx_statements", "local_memory",
+    "gates", "inspection",
+)  # fmt: skip
 """Modules that decide what an inspection says."""
 
 
@@ -76,7 +81,7 @@ def inspect(
 
 def _inspected(built: CudaBuilt, entries: tuple[str, ...], code: Cubin, sass: Sass, problem: Problem) -> Inspection:
     code = complete(code, sass, built.log)
-    found = tuple(refusals(code, sass, built.ptx.read_text(encoding="utf-8", errors="replace"), problem))
+    found = tuple(refusals(code, sass, read_product(built.ptx, MOST_PTX_BYTES).decode("utf-8", "replace"), problem))
     digest = machine_code_digest(sass, code, [entry for entry in entries if entry in code.entries])
     return Inspection(code, digest, resources_of(code, sass, parse_usage(built.log)), found)
 
@@ -105,9 +110,7 @@ def _digest(text: str) -> str:
 def _read(memo: Path) -> Inspection | None:
     """An earlier reading; None when there is none, or when it is damaged."""
     try:
-        if not memo.is_file():
-            return None
-        digest, _, text = memo.read_text(encoding="utf-8").partition("\n")
+        digest, _, text = read_product(memo).decode("utf-8").partition("\n")
         if digest != _digest(text):
             return None
         found = json.loads(text)

@@ -9,12 +9,13 @@ from evo_l2.evaluation import BuildReport, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.compiler import CudaCompiler
-from evo_l2.targets.cuda.gates import first_refusal
+from evo_l2.targets.cuda.dynamic_shared import check_dynamic_shared
 from evo_l2.targets.cuda.inspection import inspect
-from evo_l2.targets.cuda.measures import launch_facts
 from evo_l2.targets.cuda.plan import check_plan, identity, plan_cases
+from evo_l2.targets.cuda.reading.gates import first_refusal
+from evo_l2.targets.cuda.reading.measures import launch_facts
 from evo_l2.targets.cuda.screen import screen
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 
 __all__ = ["prepare"]
 
@@ -53,6 +54,7 @@ def prepare(
     refused = first_refusal(found.refusals, skip)
     for plan in plans:
         refused = refused or check_plan(plan, found.code, card)
+    refused = refused or check_dynamic_shared(kernel.launch.calls, plans, built)
     if refused is not None:
         return Prepared(kernel, name, replace(refused, build=build, measures=axes.values(found.resources)))
     facts = launch_facts(kernel, problem, plans, found.code, card, str(found.resources["copy_kind"]))

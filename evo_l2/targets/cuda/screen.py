@@ -22,6 +22,7 @@ from evo_l2.targets.screening import (
     check_source,
     directive,
     included,
+    not_included,
     pragmas,
     refused,
     refused_at,
@@ -130,8 +131,7 @@ def _check_directive(line: Line) -> Verdict | None:
     if word == "include":
         name = included(line) or ""
         if name not in ALLOWED_HEADERS and _LIBRARY_HEADER.fullmatch(name) is None:
-            known = ", ".join(sorted(ALLOWED_HEADERS))
-            message = f"only these headers may be included, between < and >: {known}, and those of cute/ and cutlass/"
+            message = not_included(rest, ALLOWED_HEADERS, ", and those of cute/ and cutlass/")
             return refused_at(line.number, "includes", message)
         return None
     if word in DIRECTIVES or not (word or rest):

@@ -213,4 +213,4 @@ def _spec(name: str, instance: Instance) -> LibrarySpec:
 def _guess_us(instance: Instance, card: Card) -> float:
     """What a call may take, to plan a library's buffers: two thirds of what arithmetic and memory can do, and a launch."""
     work = instance.problem.work(instance.sizes)
-    return 2.0 + 1.5 * max(work.n_flops / (card.fp32_sum_tflops * 1e6), work.n_bytes / (card.memory_gb_s * 1e3))
+    return 2.0 + 1.5 * max(card.arithmetic_us(work.n_flops), card.memory_us(work.n_bytes))

@@ -83,14 +83,14 @@ def blocks_of(call_us: float, n_calls: int, settings: CardTimingSettings, *, fin
     return int(max(FEWEST_BLOCKS + 2, min(wanted, affordable)))
 
 
-def roofline_us(instance: Instance, card: Card, clock_mhz: float) -> float:
-    """Shortest time of one call by arithmetic alone, at the clock that was measured.
+def roofline_us(instance: Instance, card: Card, clock_mhz: float | None = None) -> float:
+    """Shortest time of one call by arithmetic alone, at the clock that was measured, or that of the peak rates.
 
     Memory is left out: part of what a call reads may lie in the L2 cache, and what it writes may stay there.
     """
     classes = instance.problem.matrix_classes
-    peak = card.fp16_tflops if classes is None or ("fp16", "fp16") in classes else card.fp32_sum_tflops
-    return instance.problem.work(instance.sizes).n_flops / (peak * 1e6 * clock_mhz / card.clock_mhz)
+    half_sums = classes is None or ("fp16", "fp16") in classes
+    return card.arithmetic_us(instance.problem.work(instance.sizes).n_flops, half_sums=half_sums, clock_mhz=clock_mhz)
 
 
 def time_pairs(

@@ -38,7 +38,7 @@ from evo_l2.targets.cuda.card.requests import (
     fault_in_words,
 )
 from evo_l2.targets.cuda.card.work import KernelWork, Work
-from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
+from evo_l2.targets.cuda.driver import CudaError, bindings, checked, recorded_graph, retain_context
 
 __all__ = ["main"]
 
@@ -215,9 +215,8 @@ class Bench:
     def _record(self, n_calls: int) -> None:
         """What the L2 cache holds is replaced; then clocks, event, a call on each set, event, clocks."""
         cu = self._cu
-        mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        checked(cu.cuStreamBeginCapture(self._stream, mode))
-        try:
+
+        def enqueue() -> None:
             self._launch(self._evict, 1024, self._sweep)
             self._read_clocks(0)
             checked(cu.cuEventRecordWithFlags(self._events[0], self._stream, _EXTERNAL))
@@ -225,17 +224,8 @@ class Bench:
                 self._loaded.launch(self.stream, index)
             checked(cu.cuEventRecordWithFlags(self._events[1], self._stream, _EXTERNAL))
             self._read_clocks(1)
-        except BaseException:
-            with contextlib.suppress(CudaError):
-                checked(cu.cuGraphDestroy(checked(cu.cuStreamEndCapture(self._stream))))
-            raise
-        graph = checked(cu.cuStreamEndCapture(self._stream))
-        try:
-            executable = checked(cu.cuGraphInstantiate(graph, 0))
-        finally:
-            cu.cuGraphDestroy(graph)
-        self._graphs[n_calls] = executable
-        checked(cu.cuGraphUpload(executable, self._stream))
+
+        self._graphs[n_calls] = recorded_graph(self._stream, enqueue)
 
     def _read_clocks(self, number: int) -> None:
         self._launch(self._clocks, 32, self._arguments[number])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from evo_l2.targets.cuda.driver import CudaError, bindings, checked
+from evo_l2.targets.cuda.driver import bindings, checked, recorded_graph
 
 __all__ = ["LaunchGraph"]
 
@@ -27,27 +26,19 @@ class LaunchGraph:
         cu = bindings()
         self._stream = stream
         self._n_launches = n_launches
-        self._executable: Any = None
         self._events: tuple[Any, ...] = ()
-        checked(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
-        try:
+
+        def enqueue() -> None:
             for number in range(n_launches):
                 launch(number)
-        except BaseException:
-            with contextlib.suppress(CudaError):
-                checked(cu.cuGraphDestroy(checked(cu.cuStreamEndCapture(stream))))
-            raise
-        graph = checked(cu.cuStreamEndCapture(stream))
+
+        self._executable: Any = recorded_graph(stream, enqueue)
         try:
-            self._executable = checked(cu.cuGraphInstantiate(graph, 0))
             self._events = tuple(checked(cu.cuEventCreate(0)) for _ in range(2))
-            checked(cu.cuGraphUpload(self._executable, stream))
             checked(cu.cuStreamSynchronize(stream))
         except BaseException:
             self.close()
             raise
-        finally:
-            cu.cuGraphDestroy(graph)
 
     def sample_us(self) -> float:
         """Device time of one launch, averaged over the graph's.

@@ -90,7 +90,7 @@ def cuInit(flags):
 
 
 def cuDeviceGet(index):
-    return result(0 if index == 0 else 100, index)
+    return result(0 if index < setting("cards", 1) else 100, index)
 
 
 def cuDevicePrimaryCtxRetain(device):

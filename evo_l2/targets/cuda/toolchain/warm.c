@@ -5,7 +5,8 @@
  * fork, for which the file holds the code of the request. So what one leaves behind does not reach the next.
  *
  * Requests come through the socket that standard input is: four bytes of length (little-endian), then machine code. Answers go
- * back through it: four bytes of wait status, four of length, then what nvdisasm has printed. WARM_FILE is the file.
+ * back through it: four bytes of wait status, four of length, then what nvdisasm has printed. WARM_FILE is the file. A fork that
+ * takes too long, or prints more than there can be to say of so much code, is ended.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,6 +23,7 @@
 
 #define MOST_BYTES (64u << 20)
 #define MOST_SECONDS 60
+#define MOST_PRINTED(length) ((64u << 10) + 64ull * (length))
 
 static int n_opened;
 
@@ -81,7 +83,9 @@ static FILE *serve(void)
         pid_t child = fork();
         if (child == 0) {
             struct rlimit seconds = {MOST_SECONDS, MOST_SECONDS};
+            struct rlimit printed_bytes = {MOST_PRINTED(length), MOST_PRINTED(length)};
             setrlimit(RLIMIT_CPU, &seconds);
+            setrlimit(RLIMIT_FSIZE, &printed_bytes);
             alarm(MOST_SECONDS);
             dup2(printed, 1);
             close(0);

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import json
 import os
 import re
-import selectors
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_l2.errors import ConfigurationError, ToolchainError
+from evo_l2.targets.cuda.tools import tool_output
 
-__all__ = ["OLDEST_VERSION", "PINNED_VERSION", "Toolkit", "find_toolkit", "tool_output"]
+__all__ = ["OLDEST_VERSION", "PINNED_VERSION", "Toolkit", "find_toolkit"]
 
 OLDEST_VERSION = (12, 4)
 """Older toolkits are passed over: this is the oldest with the PTX (8.4) and the C++ library headers that kernels may use."""
@@ -33,12 +29,9 @@ _WHEELS = {
 }  # fmt: skip
 _FOLDERS_12 = ("cuda_nvcc", "cuda_nvrtc", "cuda_runtime", "cuda_cccl", "cuda_crt")
 """Where the wheels of CUDA 12 put their parts, each a folder; those of CUDA 13 share `nvidia/cu13`."""
-_TIMEOUT_S = 30.0
-_MOST_OUTPUT_BYTES = 1 << 20
-"""Of one tool; what says more is broken."""
 _MISSING_HOST = re.compile(r"\b(?P<name>gcc|g\+\+|cc1plus|clang\+\+): (?:No such file|not found|command not found)")
 WORKER = Path(__file__).with_name("nvrtc_worker.py")
-"""The program that loads NVRTC; see `evo_l2.targets.cuda.nvrtc`."""
+"""The program that loads NVRTC; see `evo_l2.targets.cuda.toolchain.nvrtc`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,56 +292,3 @@ def _sorted(architectures: set[str]) -> tuple[str, ...]:
 def _numbers(version: str) -> tuple[int, int]:
     major, minor = (version + ".0").split(".")[:2]
     return int(major), int(minor)
-
-
-def tool_output(command: list[str], *, with_errors: bool = True) -> str:
-    """What a tool says, on both of its streams or on standard output alone; whatever it started is ended with it.
-
-    Raises:
-        ToolchainError: It does not run, fails, writes without end, or does not answer.
-    """
-    name = Path(command[0]).name
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if with_errors else subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
-    except OSError as error:
-        raise ToolchainError("a tool does not run", found=f"{command[0]}: {error.strerror}") from error
-    try:
-        said = _read_some(process, time.monotonic() + _TIMEOUT_S)
-    finally:
-        # What is left of its group, while the number cannot belong to anyone else.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        status = process.wait()
-    if said is None:
-        raise ToolchainError("a tool does not answer", found=f"{command[0]} ran for {_TIMEOUT_S:.0f} s")
-    if len(said) > _MOST_OUTPUT_BYTES:
-        raise ToolchainError("a tool fails", found=f"{name} writes more than {_MOST_OUTPUT_BYTES} bytes")
-    text = said.decode(errors="replace")
-    if status != 0:
-        message = text.strip().splitlines()
-        first = message[0][:200] if message else "no message"
-        raise ToolchainError("a tool fails", found=f"{name} returns {status}: {first}")
-    return text
-
-
-def _read_some(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
-    """What a process writes until it ends, or somewhat more than is let pass; None when it does not end in time."""
-    assert process.stdout is not None
-    said = bytearray()
-    with process.stdout as pipe, selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while len(said) <= _MOST_OUTPUT_BYTES:
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                return None
-            piece = os.read(pipe.fileno(), 1 << 16)
-            if not piece:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-                    return bytes(said)
-                return None
-            said += piece
-    return bytes(said)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.cubin import Code, Cubin, Symbol, code_digest
+from evo_l2.targets.cuda.reading.cubin import Code, Cubin, Symbol, code_digest, read_code
+from evo_l2.targets.cuda.tools import tool_output
+from evo_l2.targets.messages import printable
 
 __all__ = [
     "Instruction",
@@ -39,6 +40,10 @@ _INSTRUCTION = re.compile(
 )
 _INSTRUCTION_BYTES = 16
 """From compute capability 7.0 on."""
+_MOST_BYTES = 256 << 20
+_MOST_BYTES_PER_INSTRUCTION = 4096
+"""Of a listing: an instruction has a line of its own, and one more for each call that was inlined around it."""
+_MOST_BYTES_BESIDE = 1 << 20
 _BANK_4 = re.compile(r"c\[0x4\]\[(?P<offset>[^\]]+)\]")
 
 _CLASSES = {
@@ -134,27 +139,41 @@ def read_sass(cubin: Path, nvdisasm: Path, *, timeout_s: float = 60.0) -> Sass:
     """Disassembles one cubin; 0.25 to 0.5 s of processor time, nearly all of it the tool's own start.
 
     Raises:
-        ToolchainError: The disassembler is missing, fails, takes too long, or prints nothing that is an instruction.
+        ToolchainError: The cubin cannot be read, or the disassembler is missing, fails, takes too long, writes without end,
+            or does not show every instruction.
     """
+    codes = read_code(cubin)
+    n_instructions = sum(len(code.data) for code in codes) // _INSTRUCTION_BYTES
+    most_bytes = min(_MOST_BYTES, _MOST_BYTES_BESIDE + _MOST_BYTES_PER_INSTRUCTION * n_instructions)
     # Without `-ndf` it follows data to find targets of jump tables, which doubles the time and changes nothing here. The
     # text is read, not `-json`, since only the text has line numbers.
     command = [str(nvdisasm), "-c", "-gi", "-ndf", str(cubin)]
-    nothing = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False, stdin=nothing
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise _broken(command[0], str(error)) from error
-    sass = parse_sass(done.stdout) if done.returncode == 0 else Sass({})
+        text = tool_output(command, with_errors=False, timeout_s=timeout_s, most_bytes=most_bytes)
+    except ToolchainError as error:
+        raise _broken(command[0], error.found or error.what) from error
+    sass = parse_sass(text)
     if not sass.instructions:
-        found = (done.stderr.strip().splitlines() or ["no instruction in its output"])[0][:200]
+        raise _broken(command[0], "no instruction in its output")
+    for found in _missing(sass, codes):
         raise _broken(command[0], found)
     return sass
 
 
 def _broken(tool: str, found: str) -> ToolchainError:
     return ToolchainError("the disassembler fails", expected=f"code from {tool}", found=found, hint="evo-l2 doctor")
+
+
+def _missing(sass: Sass, codes: Iterable[Code]) -> Iterator[str]:
+    """What a listing lacks, or has too much: there is one instruction for every 16 bytes of every section, and no other."""
+    shown: dict[str, list[int]] = {code.name: [] for code in codes}
+    for name, function in sass.functions.items():
+        shown.setdefault(sass.owners.get(name, name), []).extend(instruction.address for instruction in function)
+    sizes = {code.name: len(code.data) for code in codes}
+    for name, addresses in shown.items():
+        if addresses != list(range(0, sizes.get(name, 0), _INSTRUCTION_BYTES)):
+            n_bytes = sizes.get(name, 0)
+            yield f"a listing of {len(addresses)} instructions of {printable(name[:80])}, whose code has {n_bytes} bytes"
 
 
 def parse_sass(text: str) -> Sass:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from evo_l2.targets.cuda.sass import Instruction, instruction_class
+from evo_l2.targets.cuda.reading.sass import Instruction, instruction_class
 
 __all__ = ["constants_in", "targets"]
 

@@ -9,19 +9,25 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from evo_l2.errors import ToolchainError
 from evo_l2.targets.cpu.native import compile_cached
-from evo_l2.targets.cuda.cubin import read_code
-from evo_l2.targets.cuda.sass import Instruction, Sass, parse_binary
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.cuda.reading.cubin import read_code
+from evo_l2.targets.cuda.reading.sass import Instruction, Sass, parse_binary
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
+from evo_l2.targets.cuda.tools import kill_group, tool_output
 
 __all__ = ["Disassembler"]
 
 _ANSWER_S = 90.0
 """A fork ends itself after 60 s."""
+_MOST_BYTES_BESIDE = 1 << 16
+_MOST_BYTES_PER_BYTE = 64
+"""Of a listing, as in `warm.c`: 16 bytes of code are a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +36,27 @@ class _Server:
 
     process: subprocess.Popen[bytes]
     pipe: socket.socket
+    answer_s: float = _ANSWER_S
 
     def ask(self, code: bytes) -> str | None:
         """The listing of machine code; None where nvdisasm fails on it.
 
         Raises:
-            OSError: The process has ended, or does not answer.
+            OSError: The process has ended, does not answer in time, or has more to say than there can be.
         """
+        deadline = time.monotonic() + self.answer_s
+        self.pipe.settimeout(self.answer_s)
         self.pipe.sendall(struct.pack("<I", len(code)) + code)
-        status, length = struct.unpack("<II", self._receive(8))
-        text = self._receive(length)
+        status, length = struct.unpack("<II", self._receive(8, deadline))
+        if length > _most_bytes(code):
+            raise OSError("the disassembler says too much")
+        text = self._receive(length, deadline)
         return text.decode("utf-8", "replace") if status == 0 else None
 
-    def _receive(self, n_bytes: int) -> bytes:
+    def _receive(self, n_bytes: int, deadline: float) -> bytes:
         data = bytearray()
         while len(data) < n_bytes:
+            self.pipe.settimeout(max(deadline - time.monotonic(), 1e-3))
             piece = self.pipe.recv(n_bytes - len(data))
             if not piece:
                 raise ConnectionError("the disassembler has ended")
@@ -53,8 +65,12 @@ class _Server:
 
     def end(self) -> None:
         self.pipe.close()
-        self.process.kill()
+        kill_group(self.process)
         self.process.wait()
+
+
+def _most_bytes(code: bytes) -> int:
+    return _MOST_BYTES_BESIDE + _MOST_BYTES_PER_BYTE * len(code)
 
 
 class Disassembler:
@@ -68,10 +84,12 @@ class Disassembler:
         toolkit: Has nvdisasm.
         compiler: Of C, for `warm.c`.
         cache_dir: Where that is kept once it is compiled.
+        answer_s: How long one answer may take; what takes longer is ended.
     """
 
-    def __init__(self, toolkit: Toolkit, compiler: Path, cache_dir: Path) -> None:
+    def __init__(self, toolkit: Toolkit, compiler: Path, cache_dir: Path, *, answer_s: float = _ANSWER_S) -> None:
         self._toolkit, self._compiler, self._cache_dir = toolkit, compiler, cache_dir
+        self._answer_s = answer_s
         self._servers: dict[str, _Server | None] = {}
         self._known: set[str] = set()
         self._lock = threading.Lock()
@@ -126,7 +144,7 @@ class Disassembler:
 
     def _start(self, arch: str, code: bytes) -> _Server | None:
         """A process that says of the code what a fresh one says, or None."""
-        text = resources.files("evo_l2.targets.cuda").joinpath("warm.c").read_text(encoding="utf-8")
+        text = resources.files("evo_l2.targets.cuda.toolchain").joinpath("warm.c").read_text(encoding="utf-8")
         flags = ("-O2", "-std=gnu11", "-shared", "-fPIC")
         library = compile_cached(self._compiler, self._cache_dir, "warm", {"warm.c": text}, flags, ("-ldl",))
         with tempfile.TemporaryDirectory(prefix="evo-l2-") as folder:
@@ -136,20 +154,19 @@ class Disassembler:
             nothing = subprocess.DEVNULL
             here, there = socket.socketpair()
             try:
-                fresh = subprocess.run(command, stdin=nothing, capture_output=True, timeout=_ANSWER_S, check=True).stdout
+                fresh = tool_output(command, with_errors=False, timeout_s=self._answer_s, most_bytes=_most_bytes(code))
                 process = subprocess.Popen(
                     command, stdin=there.fileno(), stdout=nothing, stderr=nothing, start_new_session=True,
-                    env={**os.environ, "LD_PRELOAD": str(library.resolve()), "WARM_FILE": str(file)},
+                    env={**os.environ, "LC_ALL": "C", "LD_PRELOAD": str(library.resolve()), "WARM_FILE": str(file)},
                 )  # fmt: skip
-            except (OSError, subprocess.SubprocessError):
+            except (OSError, ToolchainError):
                 here.close()
                 return None
             finally:
                 there.close()
-            here.settimeout(_ANSWER_S)
-            server = _Server(process, here)
+            server = _Server(process, here, self._answer_s)
             with contextlib.suppress(OSError):
-                if server.ask(code) == fresh.decode("utf-8", "replace"):
+                if server.ask(code) == fresh:
                     return server
             server.end()
             return None

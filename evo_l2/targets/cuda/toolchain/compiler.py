@@ -14,15 +14,16 @@ from evo_l2.build_cache import BuildCache, BuildOutcome, key_of
 from evo_l2.errors import ConfigurationError, KernelError, ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
+from evo_l2.products import is_product, read_product
 from evo_l2.sandbox import Limits
 from evo_l2.targets.cpu.native import build_launcher
 from evo_l2.targets.cpu.toolchain import Toolchain, find_toolchain
-from evo_l2.targets.cuda.cubin import read_cubin
-from evo_l2.targets.cuda.disassembler import Disassembler
 from evo_l2.targets.cuda.limits import REGISTERS, LimitError, bounded
-from evo_l2.targets.cuda.nvcc import Job, Nvcc
-from evo_l2.targets.cuda.nvrtc import Nvrtc
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.toolchain.disassembler import Disassembler
+from evo_l2.targets.cuda.toolchain.nvcc import ANOTHER_TOOLKIT, MOST_PTX_BYTES, Job, Nvcc
+from evo_l2.targets.cuda.toolchain.nvrtc import Nvrtc
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = ["ALLOWED_FLAGS", "BUILDERS", "DEFAULT_ARCH", "CudaBuilt", "CudaCompiler", "check_flags"]
 
@@ -38,8 +39,8 @@ ALLOWED_FLAGS = (
 flag, with two dashes or one; from `-O` on they are ptxas's, written as they are or after `-Xptxas`. `-O` is the
 level of ptxas, since no host code is built. The number of registers has a directive of its own."""
 
-_FORMAT = "1"
-"""Of an entry of the cache."""
+_FORMAT = "2"
+"""Of an entry of the cache; another one when messages of failures are told in other words."""
 _PRODUCTS = ("kernel.cubin", "kernel.ptx")
 _OF_PTXAS = re.compile(r"-O|-d[ls]cm|--allow-expensive|--register-usage")
 _STD = "--std=c++17"
@@ -204,8 +205,9 @@ class CudaCompiler:
         begin = time.perf_counter()
         outcome = self._builder.build(work, job, self._check_machine)
         if outcome.verdict is None:
-            self._check_cubin(work)
-            outcome = _with_entries(outcome, (work / "kernel.ptx").read_text(encoding="utf-8", errors="replace"), entries)
+            self._check_products(work)
+            ptx = read_product(work / "kernel.ptx", MOST_PTX_BYTES).decode("utf-8", "replace")
+            outcome = _with_entries(outcome, ptx, entries)
         if job.with_cutlass and isinstance(self._builder, Nvcc):
             outcome = self._slow_lane(outcome, time.perf_counter() - begin)
         return outcome
@@ -217,18 +219,20 @@ class CudaCompiler:
             return replace(outcome, verdict=replace(outcome.verdict, message=message), lasting=False)
         return replace(outcome, log=f"slow lane: {seconds:.1f} s with the headers of CuTe or CUTLASS\n{outcome.log}".rstrip())
 
-    def _check_cubin(self, work: Path) -> None:
+    def _check_products(self, work: Path) -> None:
         """Makes sure that what was built can be read, before it is kept.
 
         Raises:
             ToolchainError: It cannot.
         """
+        for name in _PRODUCTS:
+            is_product(work / name, self.builder, ANOTHER_TOOLKIT)
         try:
             read_cubin(work / _PRODUCTS[0])
         except ToolchainError as error:
-            expected, hint = f"{self.builder} to make a cubin", "evo-l2 doctor, or another toolkit (CUDA_HOME)"
+            expected = f"{self.builder} to make a cubin"
             raise ToolchainError(
-                "the CUDA compiler does not work", expected=expected, found=error.found, hint=hint
+                "the CUDA compiler does not work", expected=expected, found=error.found, hint=ANOTHER_TOOLKIT
             ) from error
 
     def _check_machine(self) -> None:
@@ -246,7 +250,7 @@ class CudaCompiler:
         with self._checking, self._cache.work() as work:
             outcome = self._builder.build(work, Job(_CANARY, arch, (_STD,), ("-O3",), limits), blame_nobody)
             if outcome.verdict is None:
-                self._check_cubin(work)
+                self._check_products(work)
         if outcome.verdict is None:
             return
         lines = (outcome.verdict.message or "").partition("; make the source")[0].splitlines()

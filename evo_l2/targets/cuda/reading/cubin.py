@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.nv_info import Attribute, attributes, parameter_rows, triple
+from evo_l2.targets.cuda.reading.nv_info import Attribute, attributes, parameter_rows, triple
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile

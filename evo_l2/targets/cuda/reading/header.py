@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evo_l2.targets.cuda.ptx import Finding
-from evo_l2.targets.cuda.reaching import targets
-from evo_l2.targets.cuda.sass import Instruction, Sass
+from evo_l2.targets.cuda.reading.ptx import Finding
+from evo_l2.targets.cuda.reading.reaching import targets
+from evo_l2.targets.cuda.reading.sass import Instruction, Sass
 
 __all__ = ["constant_addresses", "lint_header"]
 

@@ -23,8 +23,16 @@ from evo_l2.errors import ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.sandbox import Exceeded
 from evo_l2.targets.cpu.toolchain import Toolchain
-from evo_l2.targets.cuda.nvcc import MOST_PTX_BYTES, Ended, Job, at_source_lines, errors_first, explain, resource_lines
-from evo_l2.targets.cuda.toolkit import WORKER, Toolkit
+from evo_l2.targets.cuda.toolchain.nvcc import (
+    MOST_PTX_BYTES,
+    Ended,
+    Job,
+    at_source_lines,
+    errors_first,
+    explain,
+    resource_lines,
+)
+from evo_l2.targets.cuda.toolchain.toolkit import WORKER, Toolkit
 
 __all__ = ["Nvrtc"]
 
@@ -130,7 +138,7 @@ class Nvrtc:
                 worker.end()
 
     def build(self, work: Path, job: Job, check_machine: Callable[[], None]) -> BuildOutcome:
-        """See `evo_l2.targets.cuda.nvcc.Nvcc.build`."""
+        """See `evo_l2.targets.cuda.toolchain.nvcc.Nvcc.build`."""
         if job.with_cutlass:
             message = (
                 f"CuTe and CUTLASS are built by nvcc alone, and the builder here is {self.version}; write it without them"

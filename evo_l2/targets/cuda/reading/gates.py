@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
-from evo_l2.targets.cuda.cubin import Cubin
-from evo_l2.targets.cuda.header import constant_addresses, lint_header
-from evo_l2.targets.cuda.ptx import RULES, Finding, lint_ptx, lint_sass
-from evo_l2.targets.cuda.resources import matrix_operations, narrow_instructions
-from evo_l2.targets.cuda.sass import Sass
+from evo_l2.targets.cuda.reading.cubin import Cubin
+from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
+from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local
+from evo_l2.targets.cuda.reading.ptx import RULES, Finding, lint_ptx, lint_sass
+from evo_l2.targets.cuda.reading.resources import matrix_operations, narrow_instructions
+from evo_l2.targets.cuda.reading.sass import Sass
 
 __all__ = ["GATES", "Refusal", "first_refusal", "refusals"]
 
@@ -23,7 +24,8 @@ GATES = {
     "symbols": "a variable that outlives the call lets a kernel remember results instead of computing them",
     "matrix-class": "sums in a narrower format than declared are faster and wrong where the tests do not look",
     "narrow-formats": "operands rounded to 8 bits or fewer pass for half precision where few values are looked at",
-    "local-memory": "the driver sets local memory aside for every thread that may be resident, and fails when there is none",
+    "local-memory": "the driver sets local memory aside for every thread that may be resident, and fails when there is none; "
+    "beside a kernel's own variables lies there what earlier launches left",
     **{rule: f"no kernel may do this: it {what}" for rule, what in RULES.items() if rule != "local-memory"},
 }
 """Gate to the reason why it is there, in the order in which they are asked."""
@@ -74,11 +76,15 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
         message = f"the kernel works with numbers of less than 16 bits{_at(instruction.line)}: {instruction.text}"
         if admitted is not None:
             yield Refusal("narrow-formats", message)
+    taken = frame_bytes(sass)
     for name, entry in code.entries.items():
-        if entry.local_bytes > _MOST_LOCAL_BYTES:
-            found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {entry.local_bytes}"
+        n_bytes = max(entry.local_bytes, taken.get(name, 0))
+        if n_bytes > _MOST_LOCAL_BYTES:
+            found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {n_bytes}"
             yield Refusal("local-memory", f"{name} needs too much local memory (arrays, spills): {found}")
-    for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch)):
+    local_bytes = {name: entry.local_bytes for name, entry in code.entries.items()}
+    in_local_memory = (*lint_local(ptx), *lint_frames(sass, local_bytes))
+    for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch), *in_local_memory):
         yield Refusal(finding.rule, _words(finding))
 
 

@@ -11,13 +11,15 @@ from pathlib import Path
 from evo_l2 import sandbox
 from evo_l2.build_cache import BuildOutcome
 from evo_l2.evaluation import Status, Verdict
+from evo_l2.products import MOST_PRODUCT_BYTES, is_product, read_product
 from evo_l2.sandbox import Exceeded, Finished, Limits
 from evo_l2.targets.cpu.toolchain import Toolchain
-from evo_l2.targets.cuda.toolkit import Toolkit
+from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 from evo_l2.targets.failures import explain_failure
 from evo_l2.targets.messages import LONGEST_LOG, is_out_of_memory, is_out_of_space, plain_lines, ranked
 
 __all__ = [
+    "ANOTHER_TOOLKIT",
     "C_HEADERS",
     "MOST_PTX_BYTES",
     "Ended",
@@ -29,6 +31,8 @@ __all__ = [
     "resource_lines",
 ]
 
+ANOTHER_TOOLKIT = "evo-l2 doctor, or another toolkit (CUDA_HOME)"
+"""What to do about one that does not work."""
 C_HEADERS = frozenset(
     {
         "stdint.h", "stddef.h", "limits.h", "float.h", "math.h",
@@ -39,8 +43,6 @@ C_HEADERS = frozenset(
 _CUTLASS = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include[ \t]*[<\"](?:cute|cutlass)/", re.MULTILINE)
 _MOST_OUTPUT_BYTES = 1 << 20
 """Of one step: the tree of includes is part of it."""
-_MOST_FILE_BYTES = 64 << 20
-"""Of any file that a step writes, the preprocessed text among them."""
 MOST_PTX_BYTES = 16 << 20
 """All of it is read by patterns; a large kernel has a few hundred kilobytes."""
 _INCLUDED = re.compile(r"^(\.+) (\S.*)$")
@@ -70,6 +72,7 @@ _NOISE = re.compile(
     r"\s*$|Remark: The warnings|\d+ (catastrophic )?errors? detected in|compilation terminated|Please submit|"
     r"ptxas fatal\s*: Ptx assembly aborted|Error limit reached|Compilation (aborted|terminated)"
 )
+_TOO_MUCH = re.compile(r"uses too much (\w+) data \(0x([0-9a-fA-F]{1,16}) bytes, 0x([0-9a-fA-F]{1,16}) max\)")
 _DIED = re.compile(r"died due to signal (\d+)")
 _ADVICE = "the source, its templates, its unrolled loops and its data"
 _SIGXCPU, _SIGXFSZ = signal.SIGXCPU, signal.SIGXFSZ
@@ -164,19 +167,22 @@ class Nvcc:
         refused = self._check_includes(included, job.source)
         if refused is not None:
             return BuildOutcome(refused)
-        warnings = errors_first(text, str(work))
         product = work / "kernel.ptx"
-        if done.returncode != 0 or not product.exists():
+        is_made = is_product(product, self.version, ANOTHER_TOOLKIT)
+        raw = _read_text(product) if is_made else None
+        # For sm_90a and the like nvcc itself hands the PTX to ptxas in this step, which then speaks of its lines.
+        warnings = errors_first(at_source_lines(text, raw or ""), str(work))
+        if done.returncode != 0 or not is_made:
             return explain(_ended(done, warnings), check_machine)
-        if product.stat().st_size > MOST_PTX_BYTES:
+        if raw is None:
             return explain(Ended(warnings, Exceeded.FILE), check_machine)
-        ptx = self._portable(product.read_text(encoding="utf-8", errors="replace"), work)
+        ptx = self._portable(raw, work)
         product.write_text(ptx, encoding="utf-8")
         (work / "kernel.cu").unlink()  # or ptxas notes when it was written
         command = [str(self._ptxas), "-v", "--generate-line-info", f"-arch={job.arch}", *job.back]
         done = self._run(work, [*command, "kernel.ptx", "-o", "kernel.cubin"], job.limits)
-        log = errors_first(at_source_lines(done.output, ptx), str(work))
-        if done.returncode != 0 or not (work / "kernel.cubin").exists():
+        log = errors_first(_without(warnings, at_source_lines(done.output, ptx)), str(work))
+        if not is_product(work / "kernel.cubin", self.version, ANOTHER_TOOLKIT) or done.returncode != 0:
             return explain(_ended(done, log), check_machine)
         return BuildOutcome(None, "\n".join(part for part in (resource_lines(done.output), warnings, log) if part))
 
@@ -185,7 +191,7 @@ class Nvcc:
             self._launcher,
             command,
             cwd=work,
-            limits=replace(limits, output_bytes=_MOST_OUTPUT_BYTES, file_bytes=_MOST_FILE_BYTES),
+            limits=replace(limits, output_bytes=_MOST_OUTPUT_BYTES, file_bytes=MOST_PRODUCT_BYTES),
             read_paths=self._read_paths,
             write_paths=[work],
             environ=self._host.environ,
@@ -261,8 +267,15 @@ def errors_first(output: str, folder: str) -> str:
     text = re.sub(r"(?<![\w.])/\S*/include/(?:cccl/)?", "", text)
     text = re.sub(r"(?:\./|/\S*/)?tmpxft_\w+-\d+_kernel", "kernel", text)
     text = re.sub(r"(?<!\w)/(?=kernel\.cu\b)", "", text)
+    text = _TOO_MUCH.sub(_in_decimal, text)
     lines = plain_lines(text.splitlines())
     return ranked((line for line in lines if not (_NOISE.match(line) or _INFO.match(line))), _rank)
+
+
+def _in_decimal(match: re.Match[str]) -> str:
+    what, n_bytes, most = match.group(1), int(match.group(2), 16), int(match.group(3), 16)
+    more = "; more of it has to be dynamic: extern __shared__ and a line '//! shared BYTES'" if what == "shared" else ""
+    return f"uses too much {what} data ({n_bytes} bytes, at most {most}{more})"
 
 
 def _rank(line: str) -> int | None:
@@ -298,6 +311,19 @@ def at_source_lines(output: str, ptx: str) -> str:
         return f"{place}: {kind}: {match.group(3)} (in PTX: {' '.join(lines[at].split())[:120]})"
 
     return "\n".join(told(line) for line in output.splitlines())
+
+
+def _read_text(path: Path) -> str | None:
+    """A product that is text; None when it is too long to be read by patterns."""
+    if path.lstat().st_size > MOST_PTX_BYTES:
+        return None
+    return read_product(path, MOST_PTX_BYTES).decode("utf-8", "replace")
+
+
+def _without(known: str, output: str) -> str:
+    """The messages without the lines that an earlier step has told."""
+    told = set(known.splitlines())
+    return "\n".join(line for line in output.splitlines() if line not in told)
 
 
 def _without_includes(output: str) -> tuple[str, list[str]]:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evo_l2.targets.cuda.sass import Instruction, Sass
+from evo_l2.targets.cuda.reading.ptx_statements import FUNCTION, REGISTER, WRITTEN, plain, statements_of
+from evo_l2.targets.cuda.reading.sass import Instruction, Sass
 
 __all__ = ["RULES", "Finding", "lint_ptx", "lint_sass"]
 
@@ -23,7 +24,7 @@ RULES = {
     "outside-call": "calls a function that is not in the file (printf, malloc, assert)",
     "indirect-call": "calls through a pointer",
     "code-address": "takes the address of a function, by which machine code can be read and written",
-    "local-memory": "takes local memory of a size that is not known before it runs (alloca)",
+    "local-memory": "takes local memory of a size that is not known before it runs (alloca), or reaches it by a number",
     "trap": "stops the card on purpose (trap, breakpoint)",
     "texture": "reads or writes through a texture or a surface, of which the harness binds none",
     "system-memory": "writes for other devices (multimem) or changes lines of the cache (discard, applypriority)",
@@ -45,28 +46,16 @@ class Finding:
     """Line of the kernel's source, from 1; None without line information."""
 
 
-_COMMENT = re.compile(r"\"[^\"]*\"|//[^\n]*|/\*.*?\*/", re.DOTALL)
-"""And strings, in which comments do not begin; ptxas ends one at the next quote, backslash or not, line or not."""
-_LOC = re.compile(
-    r"\.loc\s+(?P<file>\d{1,9})\s+(?P<line>\d{1,9})(?:\s+\d+)?(?:\s*,\s*function_name\s+[\w$.]+(?:\s*\+\s*\w+)?)?"
-    r"(?:\s*,\s*inlined_at\s+(?P<at_file>\d{1,9})\s+(?P<at_line>\d{1,9})(?:\s+\d+)?)?"
-)
-_FILE = re.compile(r"\.file\s+\d+(?:\s*,\s*\d+)*")
-_REGISTER = r"%?[A-Za-z_$][\w$]*"
-
 _CLOCK = re.compile(r"%(?:clock(?:_hi|64)?|globaltimer(?:_lo|_hi)?|pm[0-7](?:_64)?)\b|\bpmevent\b")
 _WHICH_CALL = re.compile(r"%(?:gridid|current_graph_exec|envreg\d+)\b")
 _EVICT_LAST = re.compile(r"\bL2::evict_last\b")
-_POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{_REGISTER})\s*(?:,|$)")
+_POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{REGISTER})\s*(?:,|$)")
 _HINTED = re.compile(r"\.L2::cache_hint\b(?:.*,)?\s*(?P<value>.*?)\s*$", re.DOTALL)
-_MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{_REGISTER})\s*,\s*(?P<value>{_REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
-_WRITTEN = re.compile(r"(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*(?:\s+|(?=[({]))(?P<to>\([^)]*\)|\{[^}]*\}|[^,\[(]+)")
-"""What a statement writes: its first operand, or all in braces; of a call, what stands in parentheses."""
-_PASSED = re.compile(rf"\.reg\b[^,()]*?(?P<register>{_REGISTER})\s*(?=[,)])")
+_MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{REGISTER})\s*,\s*(?P<value>{REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
+_PASSED = re.compile(rf"\.reg\b[^,()]*?(?P<register>{REGISTER})\s*(?=[,)])")
 """A register that a function takes or gives back."""
-_FUNCTION = re.compile(r"\.(?:entry|func)\b")
 _MAY_BE_ADDRESS = re.compile(r"\bcvta(?!\.(?:to|global|shared|local|const)\b)")
-_ADDRESS = re.compile(rf"\bcvta\s*\.\s*param\s*\.\s*\w+\s+(?P<register>{_REGISTER})")
+_ADDRESS = re.compile(rf"\bcvta\s*\.\s*param\s*\.\s*\w+\s+(?P<register>{REGISTER})")
 _OF_MAPS = re.compile(
     r"(?:@\s*!?\s*[\w$%]+\s+)?(?:cp\.(?:reduce\.)?async\.bulk\.tensor|prefetch\.(?:\w+\.)?tensormap|fence\.proxy\.tensormap"
     r"|setp|isspacep)\b"
@@ -84,7 +73,7 @@ _LAST = 0x14
 _PREFETCH = re.compile(r"\bprefetchu?\.(?!(?:\w+\.)?tensormap)\S+|\bcp\.async\.bulk\.prefetch\S*|\.L2::256B\b")
 _DEPENDENT = re.compile(r"\bgriddepcontrol\.\w+")
 _TRAP = re.compile(r"(?:^|\s)(?P<what>trap|brkpt)\s*$")
-_ALLOCA = re.compile(r"(?:^|\s)(?P<what>alloca\s*\.\w+)")
+_ALLOCA = re.compile(r"(?:^|\s)(?P<what>alloca|stacksave|stackrestore)\b")
 _CACHE_LINES = re.compile(r"\b(?:discard|applypriority|multimem)\.\S+")
 _EXTERN = re.compile(r"\.extern\s+\.func\b(?:\s*\([^)]*\))?\s*(?P<name>[\w$]+)")
 _OPCODE = re.compile(r"^(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*")
@@ -96,13 +85,10 @@ _DEVICE_LAUNCH = re.compile(
 
 _WORDS = (
     "%clock", "%globaltimer", "%pm", "pmevent", "%gridid", "%current_graph_exec", "%envreg", "evict_last", "cache_hint",
-    "prefetch", "L2::256B", "griddepcontrol", "discard", "applypriority", "multimem", "alloca", "trap", "brkpt", "call",
+    "prefetch", "L2::256B", "griddepcontrol", "discard", "applypriority", "multimem", "alloca", "stacksave", "stackrestore",
+    "trap", "brkpt", "call",
 )  # fmt: skip
 """Every statement that breaks a rule holds one of these, which is why most files need no second look."""
-
-_SCOPE = re.compile(r"\{(?=[^{}]*(?:\{[^{}]*\}[^{}]*)*$)|^\s*\}")
-"""A brace that opens and does not close before the semicolon, or one that closes what was opened before."""
-_LABEL = re.compile(r"^(?:[\w$%]+\s*:(?!:)\s*)+")
 
 _TEXTURES = frozenset(("TEX", "TLD", "TLD4", "TXD", "TXQ", "TMML", "FOOTPRINT", "SULD", "SUST", "SURED", "SUATOM", "SUQUERY"))
 _SASS_CLOCK = re.compile(r"\bSR_(?:CLOCK|GLOBALTIMER|PM\d)\w*")
@@ -120,11 +106,9 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
     if not words and not has_addresses and names_code is None:
         return ()
     suspicious = re.compile("|".join(map(re.escape, words)) if words else r"(?!)")
-    bare = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-    # Patterns take long over many blanks, of which a macro makes a million.
-    bare = "\n".join(row for row in (" ".join(row.split()) for row in bare.split("\n")) if row)
+    bare = plain(text)
     outside = {match["name"] for match in _EXTERN.finditer(bare)}
-    statements = tuple((" ".join(statement.split()), line) for statement, line in _statements(bare))
+    statements = tuple(statements_of(bare))
     policies = _policies([statement for statement, _ in statements]) if "cache_hint" in bare else {}
     found = (
         Finding(rule, message, statement, line)
@@ -178,37 +162,6 @@ def lint_sass(sass: Sass) -> tuple[Finding, ...]:
             if found is not None and not (found[0] == "trap" and "$__internal_" in name):
                 findings.append(Finding(*found, instruction.text, instruction.line))
     return tuple(findings)
-
-
-def _statements(text: str) -> Iterator[tuple[str, int | None]]:
-    """Statements, without labels and the braces of scopes, and the line of source that holds for each."""
-    line: int | None = None
-    pending = ""
-    # Line information needs no line of its own: a statement may stand right behind it.
-    text = _LOC.sub(lambda match: f"\n{' '.join(match[0].split())}\n", _FILE.sub("\n", text))
-    for row in text.split("\n"):
-        if match := _LOC.match(row):
-            if match["file"] == "1":
-                line = int(match["line"])
-            elif match["at_file"] == "1":
-                line = int(match["at_line"])
-            continue
-        *whole, rest = row.split(";")
-        for piece in whole:
-            for part in _scopes(pending + piece):
-                yield part, line
-            pending = ""
-        pending += rest + "\n"
-    for part in _scopes(pending):
-        yield part, line
-
-
-def _scopes(piece: str) -> Iterator[str]:
-    """The heads of scopes that open in a piece without a semicolon, and the statement after them; braces of lists stay."""
-    while (match := _SCOPE.search(piece)) is not None:
-        yield piece[: match.start()].strip()
-        piece = piece[match.end() :]
-    yield _LABEL.sub("", piece.strip()).strip()
 
 
 def _broken_by(statement: str, outside: set[str], policies: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -269,7 +222,7 @@ def _policies(statements: list[str]) -> dict[str, str]:
         if match := _POLICY.search(statement):
             is_last = _EVICT_LAST.search(statement) is not None
             add(match["register"], "last" if is_last else "unknown" if match["form"] == "cvt" else "harmless")
-        elif _FUNCTION.search(statement):
+        elif FUNCTION.search(statement):
             for match in _PASSED.finditer(statement):
                 add(match["register"], "unknown")
         elif match := _MOVE.search(statement):
@@ -277,8 +230,8 @@ def _policies(statements: list[str]) -> dict[str, str]:
                 add(match["to"], _policy_kind(match["value"], {}))
             else:
                 moves.append((match["to"], match["value"]))
-        elif match := _WRITTEN.match(statement):
-            for register in re.findall(_REGISTER, match["to"]):
+        elif match := WRITTEN.match(statement):
+            for register in re.findall(REGISTER, match["to"]):
                 add(register, "unknown")
     known = {*kinds, *(to for to, _ in moves)}
     for to, source in moves:
@@ -307,7 +260,7 @@ def _by_address(statements: Sequence[tuple[str, int | None]]) -> Iterator[Findin
     whatever is computed from them, within one function.
     """
     start = 0
-    heads = [at for at, (statement, _) in enumerate(statements) if _FUNCTION.search(statement)]
+    heads = [at for at, (statement, _) in enumerate(statements) if FUNCTION.search(statement)]
     for end in (*heads, len(statements)):
         part, start = statements[start:end], end
         names = {match["register"] for statement, _ in part if (match := _ADDRESS.search(statement))}
@@ -319,9 +272,9 @@ def _followed(statements: Sequence[tuple[str, int | None]], names: set[str]) -> 
     rows = []
     for statement, line in statements:
         if not _OF_MAPS.match(statement):
-            match = _WRITTEN.match(statement)
-            written = set(re.findall(_REGISTER, match["to"])) if match is not None else set()
-            rows.append((written, set(re.findall(_REGISTER, statement)), statement, line))
+            match = WRITTEN.match(statement)
+            written = set(re.findall(REGISTER, match["to"])) if match is not None else set()
+            rows.append((written, set(re.findall(REGISTER, statement)), statement, line))
     n_before = -1
     while len(names) != n_before:
         n_before = len(names)

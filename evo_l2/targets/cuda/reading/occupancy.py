@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.cubin import RESERVED_SHARED_BYTES, Entry
+from evo_l2.targets.cuda.reading.cubin import RESERVED_SHARED_BYTES, Entry
 
 __all__ = ["Limit", "Occupancy", "occupancy"]
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from evo_l2.targets.cuda.cubin import Cubin
-from evo_l2.targets.cuda.reaching import constants_in
-from evo_l2.targets.cuda.sass import Instruction, Sass, globals_in_use, instruction_mix
+from evo_l2.targets.cuda.reading.cubin import Cubin
+from evo_l2.targets.cuda.reading.reaching import constants_in
+from evo_l2.targets.cuda.reading.sass import Instruction, Sass, globals_in_use, instruction_mix
 
 __all__ = [
     "COPY_KINDS",
