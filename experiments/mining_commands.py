@@ -25,6 +25,7 @@ _TABLES = ("candidates", "kernels", "sessions", "cells", "moves", "calls")
 @click.option("--rebin", "boundaries", multiple=True, metavar="AXIS=1,8,64", help="As it would be with these boundaries.")
 @click.option("--regimes", is_flag=True, help="The elites of the whole file by environment and kind of shape instead.")
 @click.option("--run", "run_name", help="The run whose problem and environment are shown; the last when left out.")
+@click.option("--env", "environment", help="The last run of this environment; its key may be its first few digits.")
 @json_option
 @guarded
 def cells(
@@ -35,15 +36,27 @@ def cells(
     boundaries: tuple[str, ...],
     regimes: bool,
     run_name: str | None,
+    environment: str | None,
     as_json: bool,
 ) -> None:
     """A heat map of the cells along two axes; along all others the best counts."""
     from experiments.archive_pages.cells_page import print_cells, print_regimes
 
+    if run_name is not None and environment is not None:
+        raise click.UsageError("--run and --env cannot be given together")
     if regimes:
         print_regimes(db, as_json=as_json)
-    else:
-        print_cells(db, run_name, across=across, down=down, value=value, boundaries=boundaries, as_json=as_json)
+        return
+    print_cells(
+        db,
+        run_name,
+        environment=environment,
+        across=across,
+        down=down,
+        value=value,
+        boundaries=boundaries,
+        as_json=as_json,
+    )
 
 
 @click.command()

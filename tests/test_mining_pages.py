@@ -94,6 +94,7 @@ def test_cells_take_other_axes_values_and_boundaries(db):
     assert facts["qd_score"] == pytest.approx(3.0, rel=0.1)
     for wrong in ("simd_bits", "simd_bits=2,1", "nonsense=1", "simd_bits=a", "simd_bits=nan,nan"):
         assert "the boundaries do not parse" in said("cells", db, "--rebin", wrong, code=2)
+    assert said("cells", db, "--env", cases.ENVIRONMENT.key[:8]) == said("cells", db, "--run", "here")
     assert "no such axis" in said("cells", db, "--x", "nonsense", code=2)
     assert "another axis for --y" in said("cells", db, "--x", "n_fma", "--y", "n_fma", code=2)
 

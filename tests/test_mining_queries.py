@@ -110,6 +110,13 @@ def test_no_text_does_more_than_be_refused_or_be_worked_out(text):
         mining.parse_filter(text).accepts({"idx": 1, "operator": "edit"})
 
 
+@pytest.mark.parametrize("depth", range(50, 3000, 350))
+def test_a_deep_expression_is_worked_out_or_refused(store, depth):
+    for text in ("-" * depth + "idx > 0", "not " * depth + "idx", "(" * depth + "idx" + ")" * depth, "idx" + "+1" * depth):
+        with contextlib.suppress(ConfigurationError):
+            ask(store, text)
+
+
 def test_an_unknown_column_is_named_with_those_that_are_like_it(store):
     with pytest.raises(ConfigurationError, match=r"expected one like speedup.*found speeedup"):
         ask(store, "speeedup > 1")

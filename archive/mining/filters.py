@@ -72,7 +72,7 @@ class Filter:
         """
         try:
             return bool(self.evaluate(row))
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
             shown = ", ".join(f"{name} = {row.get(name)!r}"[:60] for name in self.names)
             expected = "numbers with numbers, words with words"
             raise ConfigurationError(

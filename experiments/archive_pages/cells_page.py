@@ -14,7 +14,7 @@ from rich.text import Text
 
 from archive.address import Address
 from archive.grid import Entry
-from archive.mining import CellMap, cells, elites, environments, rebin
+from archive.mining import CellMap, cells, elites, environments, last_run, rebin
 from archive.store import Store
 from evo_l2.errors import ConfigurationError
 from evo_l2.measures import Axis, MeasuresSchema
@@ -56,6 +56,7 @@ def print_cells(
     db: Address,
     run_name: str | None,
     *,
+    environment: str | None,
     across: str | None,
     down: str | None,
     value: str | None,
@@ -65,13 +66,14 @@ def print_cells(
     """A heat map of a run's problem and environment along two axes; along all others the best kernel counts.
 
     Raises:
-        ConfigurationError: There is no such axis, or boundaries do not parse.
+        ConfigurationError: There is no such axis or environment, or boundaries do not parse.
         StorageError: The database cannot be read, or has no such run.
     """
     with Store.open(db, create=False) as store:
-        found = cells(store, run_name)
+        name = last_run(store, environment) if environment is not None else run_name
+        found = cells(store, name)
         if boundaries:
-            found = rebin(store, _with_boundaries(found.schema, boundaries), run_name)
+            found = rebin(store, _with_boundaries(found.schema, boundaries), name)
         machine = next(e for e in environments(store) if e.key == found.field.environment_key)
     shown = value or ("speedup" if found.is_timed or not found.elites else "kernels")
     x, y = _axes(found, across, down)

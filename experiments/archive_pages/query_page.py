@@ -69,7 +69,7 @@ def _write_csv(answer: Answer) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(answer.columns)
     for row in answer.rows:
-        writer.writerow([json.dumps(v) if isinstance(v, list) else _plain(v) for v in row])
+        writer.writerow([json.dumps(value) if isinstance(value, list) else _encodable(_plain(value)) for value in row])
 
 
 def _write_json(answer: Answer) -> None:
@@ -132,6 +132,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes | memoryview):
         return bytes(value).hex()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _encodable(value: Any) -> Any:
+    """A text with lone surrogates, which no file can hold, written out."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _unique(names: Sequence[str]) -> list[str]:
