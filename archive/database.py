@@ -61,6 +61,11 @@ class Database:
         return Path(self.place)
 
     @property
+    def url(self) -> sa.URL:
+        """Where it is, with the password, for a connection beside this one."""
+        return self._engine.url
+
+    @property
     def n_bytes(self) -> int:
         """Size of the archive on disk, its log of changes not counted."""
         return self.path.stat().st_size
@@ -221,9 +226,9 @@ def _open_file(path: Path, create: bool, durable: bool, busy_timeout_s: float, m
         if revision != head:
             _upgrade(database, revision, migrations, head)
     except BaseException as error:
-        engine.dispose()
         if database is not None:
             _give_up(database, error)
+        engine.dispose()
         if isinstance(error, sa.exc.DBAPIError):
             raise _translated(error, path) from error
         raise
@@ -292,6 +297,8 @@ def _revision(database: Database) -> str | None:
 def _set_up(database: Database, *, durable: bool, busy_timeout_s: float) -> None:
     connection = database.connection
     connection.exec_driver_sql(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
+    # Of a new file. A candidate changes a few bytes in each of a dozen pages, and the log takes whole ones.
+    connection.exec_driver_sql("PRAGMA page_size=1024")
     deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
@@ -306,8 +313,8 @@ def _set_up(database: Database, *, durable: bool, busy_timeout_s: float) -> None
     connection.exec_driver_sql("PRAGMA foreign_keys=ON")
     connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
     connection.exec_driver_sql("PRAGMA cache_size=-32768")
-    # Checkpoints rewrite the same index pages; a longer log writes each of them less often.
-    connection.exec_driver_sql("PRAGMA wal_autocheckpoint=16000")
+    # Checkpoints rewrite the same index pages; a longer log (64 MB at this size of page) writes each of them less often.
+    connection.exec_driver_sql("PRAGMA wal_autocheckpoint=64000")
 
 
 def _upgrade(database: Database, revision: str | None, migrations: Path, head: str) -> None:

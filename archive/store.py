@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archive.codec import dump, load, load_environment, load_schema, now, store_schema
 from archive.database import Database, open_database
@@ -20,6 +20,9 @@ from evo_l2.contracts import ModelCall
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Environment, Evaluation
 from evo_l2.problem import Problem
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 __all__ = ["RunHandle", "RunInfo", "Store"]
 
@@ -87,6 +90,11 @@ class Store:
     def place(self) -> str:
         """What messages call the archive: the path of its file, or its URL without the password."""
         return self._database.place
+
+    @property
+    def url(self) -> sa.URL:
+        """Where it is, with the password, for a connection beside this one."""
+        return self._database.url
 
     @property
     def n_bytes(self) -> int:

@@ -172,7 +172,7 @@ def fill(store: Store, run: RunHandle, count: int, n_calls: int = 0) -> RunHandl
     The grid that `add` answers from is kept by a view of its own, so the run must be the first of its file.
     """
     connection = store._database._driver
-    for pragma in ("synchronous=OFF", "cache_size=-1000000", "foreign_keys=OFF", "wal_autocheckpoint=100000"):
+    for pragma in ("synchronous=OFF", "cache_size=-1000000", "foreign_keys=OFF", "wal_autocheckpoint=400000"):
         connection.execute(f"PRAGMA {pragma}")
     filler = _Filler(connection, run)
     for start in range(run.n_candidates, count, _BATCH):
@@ -183,7 +183,7 @@ def fill(store: Store, run: RunHandle, count: int, n_calls: int = 0) -> RunHandl
         connection.execute("COMMIT")
     with store._database.write():
         rebuild_tallies(store._database, run._scope.run_id)
-    for pragma in ("synchronous=NORMAL", "cache_size=-32768", "foreign_keys=ON", "wal_autocheckpoint=16000"):
+    for pragma in ("synchronous=NORMAL", "cache_size=-32768", "foreign_keys=ON", "wal_autocheckpoint=64000"):
         connection.execute(f"PRAGMA {pragma}")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return store.open_run(run.name)

@@ -74,11 +74,12 @@ def asks(run):
 
 def measure(path, size, n_calls):
     """One line of the table."""
-    begin = time.perf_counter()
-    with Store.open(path) as store:
-        archive_filler.fill(store, store.start_run("bench", cases.PROBLEM, cases.ENVIRONMENT, "cpu", {}, 1), size, n_calls)
-        kb = store.n_bytes / 1000 / size
-    print(f"{size:,} filled in {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+    if not path.exists():
+        begin = time.perf_counter()
+        with Store.open(path) as store:
+            run = store.start_run("bench", cases.PROBLEM, cases.ENVIRONMENT, "cpu", {}, 1)
+            archive_filler.fill(store, run, size, n_calls)
+        print(f"{size:,} filled in {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
 
     def opened():
         store = Store.open(path, create=False)
@@ -86,6 +87,7 @@ def measure(path, size, n_calls):
 
     (store, run), open_s, open_cpu_s = timed(opened)
     with store:
+        kb = store.n_bytes / 1000 / run.n_candidates
         first_s = timed(run.elites)[1]
         add, add_cpu, sample, sample_cpu = add_and_sample(run, n_calls)
         n_asks = asks(run)
@@ -105,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1000,30000,300000")
     parser.add_argument("--calls", type=int, default=0, help="model calls of a candidate, 6 KB prompt and reply each")
-    parser.add_argument("--folder", type=Path, help="where the archives are made; they are removed again")
+    parser.add_argument("--folder", type=Path, help="where the archives are made, and kept for the next time")
     arguments = parser.parse_args()
     print(
         "| stored | add/s | add/s CPU | sample/s | sample/s CPU | ask/s CPU | KB/candidate | open s (CPU) | first elites s",
@@ -113,8 +115,9 @@ def main() -> None:
     )
     print(" | top s (CPU) | stats s (CPU) |\n" + "|---:" * 11 + "|", flush=True)
     for size in (int(text) for text in arguments.sizes.split(",")):
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            print(measure(Path(folder) / "archive.db", size, arguments.calls), flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            path = (arguments.folder or Path(folder)) / f"archive-{size}-{arguments.calls}.db"
+            print(measure(path, size, arguments.calls), flush=True)
 
 
 if __name__ == "__main__":

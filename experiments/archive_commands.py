@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from experiments.command import db_argument, guarded, json_option
+from experiments.mining_commands import MINING
 
 if TYPE_CHECKING:
     from archive.address import Address
@@ -27,7 +28,7 @@ def archive() -> None:
 @guarded
 def stats(db: Address, run_name: str | None, as_json: bool) -> None:
     """Runs, outcomes, operators, cells and cost."""
-    from experiments.listing import print_stats
+    from experiments.archive_pages.stats_page import print_stats
 
     print_stats(db, run_name, as_json=as_json)
 
@@ -37,13 +38,30 @@ def stats(db: Address, run_name: str | None, as_json: bool) -> None:
 @click.option("-n", "--count", type=click.IntRange(1), default=10, show_default=True, help="How many.")
 @click.option("--all", "all_kernels", is_flag=True, help="Also kernels that hold no cell.")
 @click.option("--run", "run_name", help="The run; the last when left out.")
+@click.option("--env", "environment", help="The last run of this environment; its key may be its first few digits.")
+@click.option("--pareto", is_flag=True, help="The front over speed and resources instead.")
+@click.option("--resource", "resources", multiple=True, help="What the front weighs, by the name that builds report it by.")
 @json_option
 @guarded
-def top(db: Address, count: int, all_kernels: bool, run_name: str | None, as_json: bool) -> None:
+def top(
+    db: Address,
+    count: int,
+    all_kernels: bool,
+    run_name: str | None,
+    environment: str | None,
+    pareto: bool,
+    resources: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """The best kernels, one a cell, by the lower end of their speed-up's interval."""
-    from experiments.listing import print_top
+    from experiments.archive_pages.top_page import print_front, print_top
 
-    print_top(db, count, run_name, all_kernels=all_kernels, as_json=as_json)
+    if run_name is not None and environment is not None:
+        raise click.UsageError("--run and --env cannot be given together")
+    if pareto or resources:
+        print_front(db, run_name, environment=environment, resources=resources, as_json=as_json)
+    else:
+        print_top(db, count, run_name, environment=environment, all_kernels=all_kernels, as_json=as_json)
 
 
 @archive.command()
@@ -53,7 +71,7 @@ def top(db: Address, count: int, all_kernels: bool, run_name: str | None, as_jso
 @guarded
 def show(db: Address, digest: str, as_json: bool) -> None:
     """One kernel, right or wrong, with all that is known of it; DIGEST may be its first few digits."""
-    from experiments.listing import print_kernel
+    from experiments.archive_pages.kernel_page import print_kernel
 
     print_kernel(db, digest, as_json=as_json)
 
@@ -147,3 +165,7 @@ def import_(
     from experiments.importing import import_kernels
 
     import_kernels(db, source, preset, overrides, licence, dry_run=dry_run, as_json=as_json)
+
+
+for command in MINING:
+    archive.add_command(command)

@@ -9,7 +9,7 @@ from evo_l2.contracts import Elite
 from evo_l2.evaluation import BuildReport, Estimate, Status, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from experiments.listing import _print_elites
+from experiments.archive_pages.top_page import _print_elites
 
 AXES = Hgemm(((64, 64, 64, 1),)).measures("cuda").axes
 TIMED = Estimate(math.log(0.96), math.log(0.912), math.log(0.987), 52)

@@ -17,7 +17,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "snippets"}
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 4
     for snippet in SNIPPETS:
         try:
             exec(compile(snippet, "docs/PYTHON.md", "exec"), names)
@@ -30,6 +30,9 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "the budget of evaluations is spent 6" in said
     assert re.search(r"^(passed|inconclusive) None None$", said, re.MULTILINE)
     assert re.search(r"^0 seed evaluated \d", said, re.MULTILINE)
+    assert re.search(r"^tunable \w+ (up|down) \d", said, re.MULTILINE)
+    assert re.search(r"^\d of 150 cells, QD score", said, re.MULTILINE)
+    assert re.search(r"^\('run', 'idx', .*'n_fma'\) \d", said, re.MULTILINE)
 
 
 def test_every_member_of_a_problem_is_named() -> None:

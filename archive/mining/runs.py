@@ -1,44 +1,22 @@
-"""What an archive teaches: read-only questions about runs, operators, costs and kernels."""
+"""Runs in numbers: outcomes, operators, the best so far, and cost."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
-from archive.codec import load_build, load_cell, load_estimate, load_schema, load_text
+from archive.mining.sessions import FIRST
 from archive.run import RunInfo
 from archive.store import Store
 from archive.tallies import Record
 from evo_l2.contracts import Elite, Outcome
-from evo_l2.errors import ConfigurationError
-from evo_l2.evaluation import Estimate, Status
-from evo_l2.kernel import Kernel
+from evo_l2.evaluation import Status
 
-__all__ = [
-    "Ancestor",
-    "CurvePoint",
-    "Judgement",
-    "KernelFacts",
-    "LedgerLine",
-    "OperatorStats",
-    "RunStats",
-    "curve",
-    "ledger",
-    "lineage",
-    "resolve",
-    "show",
-    "stats",
-    "top",
-]
-
+__all__ = ["CurvePoint", "LedgerLine", "OperatorStats", "RunStats", "curve", "ledger", "stats"]
 
 _RIGHT = frozenset({Status.INCONCLUSIVE.value, *(status.value for status in Status if status.is_good)})
-_FIRST = "(SELECT MIN(t.id) FROM timing_sessions t WHERE t.verdict_id = c.verdict_id AND t.log_low IS NOT NULL)"
-"""The first session of a candidate's kernel whose times can be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,47 +100,6 @@ class LedgerLine:
     """Sum over calls of the seconds until the reply; calls of one batch overlap."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ancestor:
-    """A kernel in a line of descent, and the candidate that brought it."""
-
-    digest: str
-    depth: int
-    """0 for the kernel asked about, 1 for its parents, and so on; the shortest way counts."""
-    run: str
-    index: int
-    operator: str
-    parents: tuple[str, ...]
-    estimate: Estimate | None
-    """From its first session; None when it did not pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """One kernel in one environment, over all its sessions there and over all runs."""
-
-    problem_title: str
-    environment_key: str
-    status: Status
-    gate: str | None
-    message: str | None
-    resources: Mapping[str, int | float | str]
-    cell: str | None
-    """The cell in words; None when it holds no place in a grid."""
-    estimate: Estimate | None
-    n_sessions: int
-
-
-@dataclass(frozen=True, slots=True)
-class KernelFacts:
-    """All that is known of one kernel."""
-
-    kernel: Kernel
-    digest: str
-    judgements: tuple[Judgement, ...]
-    lineage: tuple[Ancestor, ...]
-
-
 def stats(store: Store, run_name: str | None = None) -> RunStats:
     """A run in numbers; None for the one that was started last.
 
@@ -239,7 +176,7 @@ def curve(store: Store, run_name: str | None = None) -> tuple[CurvePoint, ...]:
     best: float | None = None
     for index, operator, log_low in store.read(
         "SELECT c.idx, c.operator, s.log_low FROM candidates c JOIN runs r ON r.id = c.run_id"
-        f" LEFT JOIN timing_sessions s ON s.id = {_FIRST} WHERE r.name = ? ORDER BY c.idx",
+        f" LEFT JOIN timing_sessions s ON s.id = {FIRST} WHERE r.name = ? ORDER BY c.idx",
         (name,),
     ):
         if log_low is not None and (best is None or log_low > best):
@@ -263,107 +200,3 @@ def ledger(store: Store, run_name: str | None = None, *, all_runs: bool = False)
         parameters,
     )
     return tuple(LedgerLine(*row) for row in rows)
-
-
-def top(store: Store, run_name: str | None = None, *, count: int = 10) -> tuple[Elite, ...]:
-    """The best kernels that a run sees, elites or not, the highest lower bound first.
-
-    Raises:
-        StorageError: No such run.
-    """
-    return tuple(islice(store.open_run(run_name).ranked(), count))
-
-
-def resolve(store: Store, prefix: str) -> str:
-    """The digest that starts with a prefix.
-
-    Raises:
-        ConfigurationError: No kernel's digest does, or several do.
-    """
-    expected = "the first digits of one kernel's digest"
-    if not prefix or not set(prefix) <= set("0123456789abcdef"):
-        raise ConfigurationError("no such kernel", expected=expected, found=repr(prefix), hint="evo-l2 archive top")
-    rows = store.read("SELECT digest FROM kernels WHERE digest >= ? AND digest < ? LIMIT 3", (prefix, prefix + "g"))
-    if len(rows) != 1:
-        found = f"{prefix}, which {'several start with' if rows else 'none starts with'}"
-        raise ConfigurationError("no such kernel", expected=expected, found=found, hint="evo-l2 archive top")
-    return str(rows[0][0])
-
-
-def show(store: Store, prefix: str) -> KernelFacts:
-    """All that is known of a kernel, over all runs.
-
-    Raises:
-        ConfigurationError: The prefix does not name one kernel.
-    """
-    digest = resolve(store, prefix)
-    source, target = store.read("SELECT source, target FROM kernels WHERE digest = ?", (digest,))[0]
-    rows = store.read(
-        "SELECT p.title, e.key, v.status, v.gate, v.message, v.build, t.cell, m.axes, t.log_ratio, t.log_low, t.log_high,"
-        " t.n_blocks, (SELECT COUNT(*) FROM timing_sessions s WHERE s.verdict_id = v.id)"
-        " FROM verdicts v JOIN kernels k ON k.id = v.kernel_id JOIN problems p ON p.id = v.problem_id"
-        " JOIN environments e ON e.id = v.environment_id LEFT JOIN standings t ON t.problem_id = v.problem_id"
-        " AND t.environment_id = v.environment_id AND t.identity = v.identity AND v.status = 'passed'"
-        " LEFT JOIN measures_schemas m ON m.id = t.schema_id WHERE k.digest = ? ORDER BY v.id",
-        (digest,),
-    )
-    return KernelFacts(
-        Kernel(load_text(source), target), digest, tuple(_judgement(row) for row in rows), lineage(store, digest)
-    )
-
-
-def _judgement(row: Sequence[Any]) -> Judgement:
-    title, environment, status, gate, message, build, text, axes, *estimate, n_sessions = row
-    report, cell = load_build(build), load_cell(text)
-    return Judgement(
-        problem_title=title,
-        environment_key=environment,
-        status=Status(status),
-        gate=gate,
-        message=load_text(message) if message is not None else None,
-        resources=report.resources if report is not None else {},
-        cell=load_schema(axes).describe(cell) if cell is not None else None,
-        estimate=load_estimate(*estimate),
-        n_sessions=n_sessions,
-    )
-
-
-def lineage(store: Store, prefix: str) -> tuple[Ancestor, ...]:
-    """A kernel and its ancestors, the nearest first; seeds have no parents.
-
-    A kernel that several runs brought has the parents that it had the first time.
-
-    Raises:
-        ConfigurationError: The prefix does not name one kernel.
-    """
-    line: list[Ancestor] = []
-    level = [resolve(store, prefix)]
-    seen = set(level)
-    depth = 0
-    while level:
-        born = [_born(store, digest, depth) for digest in level]
-        line.extend(ancestor for ancestor in born if ancestor is not None)
-        parents = [parent for ancestor in born if ancestor is not None for parent in ancestor.parents]
-        level = [parent for parent in dict.fromkeys(parents) if parent not in seen]
-        seen.update(level)
-        depth += 1
-    return tuple(line)
-
-
-def _born(store: Store, digest: str, depth: int) -> Ancestor | None:
-    """The candidate that first brought a kernel; None for one that no run has told yet."""
-    rows = store.read(
-        "SELECT c.id, r.name, c.idx, c.operator, s.log_ratio, s.log_low, s.log_high, s.n_blocks FROM candidates c"
-        " JOIN kernels k ON k.id = c.kernel_id JOIN runs r ON r.id = c.run_id"
-        f" LEFT JOIN timing_sessions s ON s.id = {_FIRST} WHERE k.digest = ? ORDER BY c.id LIMIT 1",
-        (digest,),
-    )
-    if not rows:
-        return None
-    key, run, index, operator, *estimate = rows[0]
-    parents = store.read(
-        "SELECT k.digest FROM candidate_parents p JOIN kernels k ON k.id = p.kernel_id WHERE p.candidate_id = ?"
-        " ORDER BY p.position",
-        (key,),
-    )
-    return Ancestor(digest, depth, run, index, operator, tuple(row[0] for row in parents), load_estimate(*estimate))
