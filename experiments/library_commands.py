@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from experiments.command import db_argument, guarded, json_option
+
+if TYPE_CHECKING:
+    from archive.address import Address
 
 __all__ = ["library"]
 
@@ -26,7 +30,7 @@ def library() -> None:
 @json_option
 @guarded
 def build(
-    db: Path, output: Path, env: str | None, shapes: tuple[str, ...], layout: str | None, with_slower: bool, as_json: bool
+    db: Address, output: Path, env: str | None, shapes: tuple[str, ...], layout: str | None, with_slower: bool, as_json: bool
 ) -> None:
     """Export an archive's best kernels as a package for C and Python, with the vendor's library for the rest."""
     from experiments.library.build import build_library

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from archive.address import Address
 from archive.store import Store
 from evo_l2.evaluation import Environment
 from experiments.benching import parse_shapes
@@ -24,7 +25,7 @@ __all__ = ["build_library"]
 
 
 def build_library(
-    db: Path,
+    db: Address,
     folder: Path,
     env: str | None,
     shapes: Sequence[str],
