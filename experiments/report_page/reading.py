@@ -56,7 +56,7 @@ def read_run(store: Store, name: str | None = None) -> RunFacts:
     run = store.open_run(name)
     rows = _rows(store, run.name)
     names = _names(run)
-    seeds = tuple(_seed_row(run, kernel.digest, names, rows) for kernel in run.seeds())
+    seeds = tuple(_seed_row(run, digest, names, rows) for digest in _seed_digests(run, rows))
     best = _best(store, run, names)
     first_seed = best_seed(seeds)
     line = _line(store, best.digest) if best is not None else ()
@@ -153,6 +153,12 @@ def _names(run: RunHandle) -> dict[str, str]:
     with contextlib.suppress(ConfigurationError):
         return seed_names(run, of_files=False)
     return {}
+
+
+def _seed_digests(run: RunHandle, rows: Sequence[CandidateRow]) -> tuple[str, ...]:
+    """The kernels that opened the run; by their operator where an older or merged archive does not list them."""
+    listed = [kernel.digest for kernel in run.seeds()]
+    return tuple(dict.fromkeys(listed or [row.digest for row in rows if row.operator == "seed" and row.digest is not None]))
 
 
 def _seed_row(run: RunHandle, digest: str, names: dict[str, str], rows: Sequence[CandidateRow]) -> KernelRow:

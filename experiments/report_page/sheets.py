@@ -15,7 +15,7 @@ from experiments.winners import KernelRow, short_name
 __all__ = ["MOST_BLOCKS", "MOST_CHARACTERS", "MOST_KERNELS", "MOST_SESSIONS", "choose_sheets", "thinned"]
 
 MOST_KERNELS = 120
-MOST_CHARACTERS = 600_000
+MOST_CHARACTERS = 500_000
 """Of all sources together; one source may have a tenth of it."""
 MOST_SESSIONS = 6
 """Of one kernel: the first, and the last of the others."""
