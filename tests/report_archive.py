@@ -1,4 +1,4 @@
-"""Archives for the tests of the report: a search of any length that looks like a real one, and one whose every text is hostile."""
+"""Archives for the tests of the report: a search that looks like a real one, and one whose every text is hostile."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ ENVIRONMENT = Environment(
 SEED_SOURCE = (Path(__file__).parent.parent / "experiments/seeds/cpu/blocked_nn.c").read_text(encoding="utf-8")
 HOSTILE = (
     "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=2'>\"'`<!--]]>&lt;b&gt;<b>bold</b>"
-    "<a href=\"javascript:window.pwned=3\">x</a>%{y}${7*7}\u2028\u2029\u202e\x00\x1b[31m\ud800"
+    '<a href="javascript:window.pwned=3">x</a>%{y}${7*7}\u2028\u2029\u202e\x00\x1b[31m\ud800'
 )
 """Text that would run, load, close or reorder something wherever it is not escaped."""
 
 
-def timed(rng: random.Random, speedup: float, purpose: str = "search", n_blocks: int = 12, n_kept: int | None = None) -> TimingSession:
+def timed(
+    rng: random.Random, speedup: float, purpose: str = "search", n_blocks: int = 12, n_kept: int | None = None
+) -> TimingSession:
     """A session whose blocks scatter by 3 % about a speed-up."""
     cases = []
     for scale, sizes in zip((1.0, 7.6), PROBLEM.cases, strict=True):
@@ -84,17 +86,33 @@ def _candidate(
 ) -> Candidate:
     model = operator in ("edit", "rewrite", "crossover")
     calls = (_call(rng, kernel),) if model else ()
-    seconds = {"propose": 2.0 if model else 0.001, "build": rng.uniform(0.2, 0.6), "measure": rng.uniform(0.5, 1.5), "wall": 3.0}
-    common = {"index": index, "operator": operator, "parents": parents, "asked_after": index, "calls": calls, "seconds": seconds}
+    seconds = {
+        "propose": 2.0 if model else 0.001,
+        "build": rng.uniform(0.2, 0.6),
+        "measure": rng.uniform(0.5, 1.5),
+        "wall": 3.0,
+    }
+    common = {
+        "index": index,
+        "operator": operator,
+        "parents": parents,
+        "asked_after": index,
+        "calls": calls,
+        "seconds": seconds,
+    }
     fate = rng.random() if index > 1 else 0.0
     if fate > 0.92 and chosen:
-        return Candidate(**common, outcome=Outcome.DUPLICATE, message="known before", kernel=chosen[0][1], duplicate_of=chosen[0][1].digest)
+        return Candidate(
+            **common, outcome=Outcome.DUPLICATE, message="known before", kernel=chosen[0][1], duplicate_of=chosen[0][1].digest
+        )
     if fate > 0.86 and model:
-        return Candidate(**common, outcome=rng.choice((Outcome.NO_KERNEL, Outcome.EDIT_FAILED)), message="the reply held no kernel")
+        return Candidate(
+            **common, outcome=rng.choice((Outcome.NO_KERNEL, Outcome.EDIT_FAILED)), message="the reply held no kernel"
+        )
     build = BuildReport(
         rng.uniform(0.2, 0.5), "", f"code-{kernel.digest}",
-        {"simd_bits": rng.choice((0, 128, 256)), "n_fma": rng.randint(0, 90), "code_bytes": rng.randint(900, 9000), "stack_bytes": 264,
-         "workspace_bytes": rng.choice((0, 4096, 172032))},
+        {"simd_bits": rng.choice((0, 128, 256)), "n_fma": rng.randint(0, 90), "code_bytes": rng.randint(900, 9000),
+         "stack_bytes": 264, "workspace_bytes": rng.choice((0, 4096, 172032))},
     )  # fmt: skip
     measures = tuple(float(build.resources[axis.name]) for axis in run.schema.axes)
     if fate > 0.7:
@@ -109,11 +127,14 @@ def _candidate(
         )
         built = status in (Status.INCORRECT, Status.TIMEOUT)
         verdict = Verdict(status, gate, message, build if built else None, measures if built else None)
-        return Candidate(**common, outcome=Outcome.EVALUATED, kernel=kernel, identity=f"id-{kernel.digest}" if built else None,
-                         evaluation=Evaluation(verdict, None, 0.2))  # fmt: skip
+        identity = f"id-{kernel.digest}" if built else None
+        evaluation = Evaluation(verdict, None, 0.2)
+        return Candidate(**common, outcome=Outcome.EVALUATED, kernel=kernel, identity=identity, evaluation=evaluation)
     session = timed(rng, speed, n_kept=2 if fate > 0.67 else None)
     evaluation = Evaluation(Verdict(Status.PASSED, build=build, measures=measures), session, 1.0)
-    return Candidate(**common, outcome=Outcome.EVALUATED, kernel=kernel, identity=f"id-{kernel.digest}", evaluation=evaluation)
+    return Candidate(
+        **common, outcome=Outcome.EVALUATED, kernel=kernel, identity=f"id-{kernel.digest}", evaluation=evaluation
+    )
 
 
 def _call(rng: random.Random, kernel: Kernel) -> ModelCall:
@@ -138,7 +159,9 @@ def hostile_archive(path: Path) -> Path:
     """An archive whose names, messages, sources, replies, resources and environment are all hostile."""
     rng = random.Random(3)
     bad = {f"a{HOSTILE}": HOSTILE, "baseline": HOSTILE}
-    environment = Environment("cpu", {k.replace("\ud800", ""): v.replace("\ud800", "") for k, v in bad.items()}, {"host": "x"})
+    environment = Environment(
+        "cpu", {k.replace("\ud800", ""): v.replace("\ud800", "") for k, v in bad.items()}, {"host": "x"}
+    )
     with Store.open(path) as store:
         stem = HOSTILE.replace("\ud800", "").replace("\x00", "")
         run = store.start_run(stem, PROBLEM, environment, "cpu", {"seeds": HOSTILE.replace("\ud800", "")}, 1)
@@ -148,9 +171,11 @@ def hostile_archive(path: Path) -> Path:
             build = BuildReport(0.1, HOSTILE, f"code{index}{stem}", {stem: stem, "simd_bits": 256})
             verdict = Verdict(Status.PASSED, build=build, measures=(256.0, float(index * 9), math.nan))
             call = ModelCall(stem, (Message("user", HOSTILE),), Reply(HOSTILE, 1, 1, 0.1, error=HOSTILE), 1, 10)
+            evaluation = Evaluation(verdict, timed(rng, speed, stem), 0.1)
+            operator, identity = stem if index else "seed", f"id{index}{stem}"
             run.add(
-                Candidate(index, stem if index else "seed", digests[-1:], index, Outcome.EVALUATED, kernel=kernel,
-                          identity=f"id{index}{stem}", evaluation=Evaluation(verdict, timed(rng, speed, stem), 0.1), calls=(call,))
+                Candidate(index, operator, digests[-1:], index, Outcome.EVALUATED, kernel=kernel, identity=identity,
+                          evaluation=evaluation, calls=(call,))
             )  # fmt: skip
             digests = (*digests, kernel.digest)
         wrong = Kernel(f"//! layout nn\n{HOSTILE} wrong", "cpu")

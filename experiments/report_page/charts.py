@@ -140,7 +140,11 @@ def progress_chart(rows: Sequence[CandidateRow]) -> Chart:
             )
     if ticks:
         low = axis["range"][0]
-        floor = 10 ** (low + 0.02 * (axis["range"][1] - low)) if axis.get("type") == "log" else low + 0.02 * (axis["range"][1] - low)
+        floor = (
+            10 ** (low + 0.02 * (axis["range"][1] - low))
+            if axis.get("type") == "log"
+            else low + 0.02 * (axis["range"][1] - low)
+        )
         data.append(
             {
                 "type": "scatter",
@@ -308,7 +312,11 @@ def tree_chart(tree: Tree, line: Sequence[Ancestor], operators: Sequence[str]) -
             )
     deepest = max((node.depth for node in tree.nodes), default=0)
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "depth of descent (steps from a seed)"}, "range": [-0.5, deepest + 0.5], "dtick": 1 if deepest < 20 else None},
+        "xaxis": {
+            "title": {"text": "depth of descent (steps from a seed)"},
+            "range": [-0.5, deepest + 0.5],
+            "dtick": 1 if deepest < 20 else None,
+        },
         "yaxis": {"title": {"text": "kernels, by family"}, "showticklabels": False, "showgrid": False},
         "hovermode": "closest",
     }
@@ -318,7 +326,7 @@ def tree_chart(tree: Tree, line: Sequence[Ancestor], operators: Sequence[str]) -
         layout["coloraxis"] = {
             "colorscale": "Viridis",
             "colorbar": {
-                "title": {"text": "speed-up", "side": "right"},
+                "title": {"text": "speed-up", "side": "right", "font": {"size": 13}},
                 "tickvals": [math.log(tick) for tick in ticks],
                 "ticktext": [f"{tick:.3g}" for tick in ticks],
                 "thickness": 12,

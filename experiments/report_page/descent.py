@@ -46,9 +46,7 @@ def lay_out(rows: Sequence[CandidateRow], cells: Sequence[CellRow] = (), *, most
         cells: The elites, the best first: where there are too many kernels, these are kept with their ancestors.
         most: How many nodes there may be.
     """
-    right = {
-        row.digest: row for row in rows if row.outcome is Outcome.EVALUATED and row.is_right and row.digest is not None
-    }
+    right = {row.digest: row for row in rows if row.outcome is Outcome.EVALUATED and row.is_right and row.digest is not None}
     kept = right if len(right) <= most else _ancestry(right, cells, most)
     order = sorted(kept.values(), key=lambda row: row.index)
     place = {row.digest: i for i, row in enumerate(order)}
@@ -92,7 +90,7 @@ def _places(roots: Sequence[int], children: dict[int, list[int]], n: int) -> tup
     stack = [(root, False) for root in reversed(roots)]
     while stack:
         node, is_done = stack.pop()
-        own = children.get(node, ())
+        own = children.get(node, [])
         if is_done:
             height[node] = (height[own[0]] + height[own[-1]]) / 2
         elif own:

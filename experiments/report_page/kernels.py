@@ -32,7 +32,10 @@ def compare(facts: RunFacts) -> Chapter:
         frame("samples", "Times of every sample of the two kernels and of the baseline beside them.", 380),
         tag("h3", "Paired ratios, block by block"),
         frame("ratios", "Baseline time over kernel time in every block, for the two kernels.", 340),
-        p("A block is one pair of samples. Blocks that were dropped because the machine did not hold still are hollow.", class_="note"),
+        p(
+            "A block is one pair of samples. Blocks that were dropped because the machine did not hold still are hollow.",
+            class_="note",
+        ),
         tag("h3", "What differs in the source"),
         tag("div", id="compare-diff"),
         tag("noscript", p("Choosing two kernels needs JavaScript; each is shown by itself below.")),
@@ -53,7 +56,9 @@ def sources(facts: RunFacts) -> Chapter:
 def _section(sheet: KernelSheet, name: str) -> Markup:
     times = f" {speedup(sheet.estimate)} ({interval(sheet.estimate)})" if sheet.estimate is not None else ""
     status = tag("span", sheet.status.replace("_", " "), class_="status " + ("good" if sheet.message is None else "bad"))
-    summary = tag("summary", tag("code", sheet.title), " ", status, times, tag("span", f" {_birth(sheet)}{sheet.why}", class_="why"))
+    summary = tag(
+        "summary", tag("code", sheet.title), " ", status, times, tag("span", f" {_birth(sheet)}{sheet.why}", class_="why")
+    )
     rows = facts_of(sheet)
     body = [
         p(tag("code", sheet.message, class_="wrap")) if sheet.message else "",
@@ -85,7 +90,7 @@ def facts_of(sheet: KernelSheet) -> list[tuple[str, str]]:
         times = [time for session in sheet.sessions for time in _kept(session.cases[number])]
         if times:
             times.sort()
-            rows.append((f"median at {sizes}", f"{times[len(times) // 2]:,.4g} µs"))
+            rows.append((f"median at {sizes}", f"{times[len(times) // 2]:,.1f} µs"))
     if sheet.cell is not None:
         rows.append(("cell", sheet.cell))
     rows += [(f"measure: {name}", shown(value)) for name, value in sheet.measures.items()]
@@ -155,5 +160,3 @@ def _session(session: TimingSession) -> dict[str, object]:
             for case in session.cases
         ],
     }
-
-

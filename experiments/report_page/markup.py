@@ -19,7 +19,7 @@ class Markup(str):
 
 
 def text(value: object) -> Markup:
-    """A value as text of the page: markup stays, control and bidirectional characters are written out, the rest is escaped."""
+    """A value as text of the page: markup stays as it is, control and bidirectional characters are written out."""
     return value if isinstance(value, Markup) else Markup(html.escape(printable(str(value))))
 
 
@@ -42,7 +42,12 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[int] = (), class_: str | None = None
+    caption: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Sequence[int] = (),
+    class_: str | None = None,
 ) -> Markup:
     """A table with a caption, in a frame that scrolls where the screen is narrow; the first cell of a row names it.
 

@@ -38,14 +38,18 @@
     };
   }
 
+  // On a narrow screen the legend has a line for each entry.
+  const tall = (chart, width) => chart.height +
+    (width < 520 && chart.layout.showlegend !== false ? 18 * Math.max(0, chart.data.length - 2) : 0);
+
   function layoutOf(chart, width) {
     const given = chart.layout;
     const layout = {
       font: { family: "system-ui, sans-serif", size: 13, color: "var(--ink)" },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: true,
-      margin: { l: 8, r: 12, t: 10, b: 8, autoexpand: true },
+      margin: { l: 8, r: 12, t: 32, b: 8, autoexpand: true },
       hoverlabel: { align: "left", font: { size: 12 } },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: "var(--muted)", activecolor: "var(--ink)" }, ...given, height: chart.height, width,
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: "var(--muted)", activecolor: "var(--ink)" }, ...given, height: tall(chart, width), width,
       legend: { orientation: "h", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", ...(given.legend || {}) },
     };
     for (const key of Object.keys(layout)) if (/^[xy]axis\d*$/.test(key)) layout[key] = axis(layout[key]);
@@ -54,15 +58,16 @@
 
   const config = {
     displaylogo: false, responsive: false, plotlyServerURL: "", showTips: false,
-    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], displayModeBar: "hover",
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
   };
 
   function draw(chart) {
     const box = at("chart-" + chart.name);
     if (!box) return null;
     drawn.set(chart.name, chart);
-    box.style.minHeight = chart.height + "px";
-    return Plotly.react(box, resolved(chart.data), layoutOf(chart, box.clientWidth), config);
+    const width = box.clientWidth;
+    box.style.minHeight = tall(chart, width) + "px";
+    return Plotly.react(box, resolved(chart.data), layoutOf(chart, width), { ...config, displayModeBar: width < 520 ? false : "hover" });
   }
 
   function redraw() {
@@ -101,7 +106,7 @@
       type: "heatmap", z, x: across.labels.map((_, i) => i), y: best.map((_, i) => i), xgap: 3, ygap: 3, colorscale: "Viridis",
       text: best.map((row, y) => row.map((square, x) => words(square, counts[y][x], x, y))),
       hovertemplate: "%{text}<extra></extra>", hoverongaps: false,
-      colorbar: { title: { text: timed ? "speed-up" : "filled cells", side: "right" }, thickness: 12 },
+      colorbar: { title: { text: timed ? "speed-up" : "filled cells", side: "right", font: { size: 13 } }, thickness: 12 },
     };
     const ground = {
       type: "heatmap", z: z.map((row) => row.map(() => 0)), x: trace.x, y: trace.y, xgap: 3, ygap: 3, showscale: false,
@@ -331,6 +336,7 @@
     target.scrollIntoView();
   }
 
+  if (innerWidth < 640) document.querySelector("details.setting").open = false;
   for (const chart of data.charts) draw(chart);
   cells();
   compare();

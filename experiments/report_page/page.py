@@ -7,11 +7,12 @@ import hashlib
 from collections.abc import Sequence
 from importlib import resources
 
-from experiments.report_page import chapters, kernels, several
+from experiments.printable import printable
+from experiments.report_page import counts_chapters, kernels, search_chapters, several
 from experiments.report_page.chapters import Chapter, Charts
 from experiments.report_page.facts import RunFacts, RunRow
 from experiments.report_page.markup import Markup, joined, json_block, tag
-from experiments.printable import printable
+from experiments.report_page.result_chapter import result
 
 __all__ = ["MARK", "default_axes", "page"]
 
@@ -34,12 +35,12 @@ def page(facts: RunFacts, rows: Sequence[RunRow], n_runs: int, plotly: str, made
     drawn = Charts()
     anchors = kernels.anchors(facts.kernels)
     parts: list[Chapter] = [
-        chapters.progress(facts, drawn, anchors),
-        chapters.grid(facts, drawn, anchors),
-        chapters.descent(facts, drawn, anchors),
-        chapters.operators(facts, drawn),
-        chapters.failures(facts, drawn, anchors),
-        chapters.cost(facts, drawn),
+        search_chapters.progress(facts, drawn, anchors),
+        search_chapters.grid(facts, drawn, anchors),
+        search_chapters.descent(facts, drawn, anchors),
+        counts_chapters.operators(facts, drawn),
+        counts_chapters.failures(facts, drawn, anchors),
+        counts_chapters.cost(facts, drawn),
         kernels.compare(facts),
         kernels.sources(facts),
     ]
@@ -49,12 +50,17 @@ def page(facts: RunFacts, rows: Sequence[RunRow], n_runs: int, plotly: str, made
     links = [tag("li", tag("a", words, href=f"#{name}")) for name, words, _ in parts]
     body = [
         tag("a", "To the content", href="#content", class_="skip"),
-        tag("header", tag("h1", facts.info.name), tag("p", facts.info.problem_title, class_="subtitle"), tag("p", made, class_="note")),
+        tag(
+            "header",
+            tag("h1", facts.info.name),
+            tag("p", facts.info.problem_title, class_="subtitle"),
+            tag("p", made, class_="note"),
+        ),
         tag("nav", tag("ul", *links), aria_label="Chapters"),
         tag(
             "main",
             tag("noscript", tag("p", "Charts need JavaScript; every table and text is here without it.", class_="note")),
-            tag("section", tag("h2", "Result"), chapters.head(facts, anchors), id="result"),
+            tag("section", tag("h2", "Result"), result(facts, anchors), id="result"),
             *(tag("section", tag("h2", words), content, id=name) for name, words, content in parts),
             id="content",
         ),
@@ -79,7 +85,8 @@ def _policy(scripts: Sequence[str]) -> Markup:
     """Nothing is loaded, nothing is sent, and no script runs but the two that the page was made with."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts)
     words = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:;"
+        " base-uri 'none'; form-action 'none'"
     )
     return Markup(f'<meta http-equiv="Content-Security-Policy" content="{words}">')
 
@@ -114,7 +121,8 @@ def _cells(facts: RunFacts, anchors: dict[str, str]) -> dict[str, object] | None
     schema = facts.info.schema
     return {
         "axes": [
-            {"name": printable(axis.name), "labels": [printable(axis.label(i)) for i in range(axis.n_cells)]} for axis in schema.axes
+            {"name": printable(axis.name), "labels": [printable(axis.label(i)) for i in range(axis.n_cells)]}
+            for axis in schema.axes
         ],
         "first": default_axes([square.cell for square in squares], len(schema.axes)),
         "squares": [

@@ -34,7 +34,9 @@ def runs(rows: Sequence[RunRow], n_runs: int, shown: str, drawn: Charts) -> Chap
         parts.append(p(f"The latest {len(rows)} of {n_runs:,} runs.", class_="note"))
     every = groups(rows)
     if len(every) > 1:
-        parts.append(p("Numbers are compared within one problem and environment only; each has its own charts.", class_="note"))
+        parts.append(
+            p("Numbers are compared within one problem and environment only; each has its own charts.", class_="note")
+        )
     for place, group in enumerate(every):
         parts.append(tag("h3", f"{group[0].problem_title}, environment ", tag("code", group[0].environment_key)))
         timed = [run for run in group if run.best is not None and run.best.estimate is not None]

@@ -56,8 +56,10 @@ def _wanted(
     line: Sequence[Ancestor], seeds: Sequence[KernelRow], cells: Sequence[CellRow], failures: Sequence[FailureRow]
 ) -> Iterator[tuple[str, str]]:
     """Digests in order of importance, each with why it is there."""
+    opening = {seed.digest for seed in seeds}
     for step in reversed(line[-40:]):
-        yield step.digest, "the best kernel" if step is line[-1] else "on the line to the best"
+        why = "the best kernel" if step is line[-1] else "on the line to the best"
+        yield step.digest, f"seed, {why}" if step.digest in opening else why
     for seed in seeds:
         yield seed.digest, "seed"
     for place, cell in enumerate(cells[:40], start=1):
@@ -69,9 +71,7 @@ def _wanted(
         yield cell.digest, f"elite, rank {place}"
 
 
-def _sheet(
-    store: Store, run: RunHandle, digest: str, why: str, title: str, birth: CandidateRow | None
-) -> KernelSheet:
+def _sheet(store: Store, run: RunHandle, digest: str, why: str, title: str, birth: CandidateRow | None) -> KernelSheet:
     try:
         return _passed(run, run.get(digest), digest, why, title, birth)
     except KeyError:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from archive.store import Store
 from evo_l2 import __version__
 from evo_l2.errors import ConfigurationError, StorageError
+from experiments.printable import printable
+from experiments.report import counted
 from experiments.report_page.page import MARK, page
 from experiments.report_page.reading import read_run, read_runs
 
-__all__ = ["Written", "write_report"]
+__all__ = ["Written", "print_written", "write_report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,28 @@ def write_report(db: str | os.PathLike[str], output: Path, run_name: str | None 
     return Written(output, facts.info.name, len(text), len(facts.rows), len(facts.kernels), n_runs)
 
 
+def print_written(done: Written, *, as_json: bool) -> None:
+    """Says on stdout what was written."""
+    if as_json:
+        print(json.dumps({**asdict(done), "path": str(done.path)}, indent=2))
+        return
+    runs = f" of {done.n_runs} runs" if done.n_runs > 1 else ""
+    print(
+        printable(
+            f"{done.path}: run {done.run}{runs}, {counted(done.n_candidates, 'candidate')},"
+            f" {counted(done.n_kernels, 'kernel')} with sources, {done.n_bytes / 1e6:.1f} MB"
+        )
+    )
+
+
 def _plotly() -> str:
+    """The text of plotly's library, its line ends as a browser reads them, since its hash is in the page's policy."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         hint = "pip install 'evo-l2[report]'"
         raise ConfigurationError("no report is made", expected="the package plotly", found="none", hint=hint) from error
-    library = str(get_plotlyjs())
+    library = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
     if "</script" in library.lower():
         hint = "pip install --upgrade plotly"
         raise ConfigurationError(
@@ -78,7 +96,9 @@ def _check(output: Path) -> None:
         raise ConfigurationError(f"{output} is not written", expected="the name of a file", found="a folder", hint=hint)
     if not output.parent.is_dir():
         expected = f"a folder {output.parent}"
-        raise ConfigurationError(f"{output} is not written", expected=expected, found="none", hint=f"mkdir -p {output.parent}")
+        raise ConfigurationError(
+            f"{output} is not written", expected=expected, found="none", hint=f"mkdir -p {output.parent}"
+        )
     if not output.exists():
         return
     if output.is_file():
