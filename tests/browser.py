@@ -144,9 +144,9 @@ class Browser:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
 
-    def scripts_off(self) -> None:
-        """No script of a page runs from now on."""
-        self.call("Emulation.setScriptExecutionDisabled", value=True)
+    def scripts(self, *, on: bool) -> None:
+        """Whether the scripts of pages run from now on; `ask` goes on to work."""
+        self.call("Emulation.setScriptExecutionDisabled", value=not on)
 
     def picture(self, height: int | None = None) -> bytes:
         """The page as PNG: from its top, the whole of it or so many CSS pixels."""

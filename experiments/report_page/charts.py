@@ -53,6 +53,11 @@ def colour(place: int) -> str:
     return f"var(--c{place % 8})"
 
 
+def by_candidate(n: int) -> dict[str, Any]:
+    """An axis of the indices of `n` candidates."""
+    return {"title": {"text": "candidate"}, **({"dtick": 1} if n < 12 else {})}
+
+
 def log_axis(values: Sequence[float]) -> dict[str, Any]:
     """An axis for speed-ups: logarithmic, with plain numbers at its ticks, where they span more than a factor of three."""
     known = [value for value in values if value > 0]
@@ -175,7 +180,7 @@ def progress_chart(rows: Sequence[CandidateRow]) -> Chart:
     if len(points) < len(timed) or len(ticks) < len(others):
         note = f"{len(points):,} of {len(timed):,} timed candidates are drawn, and {len(ticks):,} of {len(others):,} others."
     layout = {
-        "xaxis": {"title": {"text": "candidate"}},
+        "xaxis": by_candidate(len(rows)),
         "yaxis": {"title": {"text": SPEEDUP}, **axis},
         "hovermode": "closest",
     }
@@ -220,7 +225,7 @@ def coverage_chart(history: Sequence[GridPoint], n_cells: int, *, is_run: bool) 
         }
     ]
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "candidate"}},
+        "xaxis": by_candidate(history[-1].index + 1 if history else 0),
         "yaxis": {"title": {"text": "filled cells"}, "rangemode": "tozero"},
     }
     if is_run:

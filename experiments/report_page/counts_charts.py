@@ -25,6 +25,11 @@ STAGES = ("propose", "build", "measure")
 _STAGE_COLOURS = ("var(--c4)", "var(--c1)", "var(--c3)")
 
 
+def counts(most: int) -> dict[str, Any]:
+    """An axis of whole numbers of candidates."""
+    return {"title": {"text": "candidates"}, "rangemode": "tozero", **({"dtick": 1} if most < 8 else {})}
+
+
 def operators_chart(tallies: Sequence[OperatorTally]) -> Chart:
     """What became of each operator's candidates."""
     names = [chart_text(tally.operator, most=24) for tally in tallies]
@@ -43,7 +48,7 @@ def operators_chart(tallies: Sequence[OperatorTally]) -> Chart:
     ]
     layout = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": "candidates"}},
+        "xaxis": counts(max((tally.n_asked for tally in tallies), default=0)),
         "yaxis": {"title": {"text": "operator"}, "autorange": "reversed", "type": "category"},
         "showlegend": True,
         "legend": {"traceorder": "normal"},
@@ -93,7 +98,7 @@ def failures_chart(failures: Sequence[FailureRow]) -> Chart:
     ]
     layout = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": "candidates"}},
+        "xaxis": counts(max((failure.count for failure in shown), default=0)),
         "yaxis": {
             "title": {"text": "gate, or what was missing"},
             "type": "category",
@@ -127,7 +132,7 @@ def cost_chart(tallies: Sequence[OperatorTally]) -> Chart:
     ]
     layout = {
         "barmode": "stack",
-        "xaxis": {"title": {"text": "seconds of all candidates together"}},
+        "xaxis": {"title": {"text": "seconds of all candidates together"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "operator"}, "autorange": "reversed", "type": "category"},
         "showlegend": True,
         "legend": {"traceorder": "normal"},

@@ -34,6 +34,7 @@
     const title = given.title ? { ...given.title, standoff: 10, font: { size: 13, color: "var(--muted)" } } : undefined;
     return {
       automargin: true, gridcolor: "var(--grid)", linecolor: "var(--edge)", zerolinecolor: "var(--edge)", zeroline: false,
+      exponentformat: "none", separatethousands: true,
       ...given, ...(title ? { title } : {}),
     };
   }
@@ -119,6 +120,7 @@
       Object.assign(trace, { zmin: ends[0], zmax: ends[1] });
       Object.assign(trace.colorbar, { tickvals: steps, ticktext: steps.map((one) => Math.exp(one).toPrecision(2)) });
     }
+    if (known.length > 0 && !timed) trace.colorbar.dtick = Math.max(1, Math.ceil((ends[1] - ends[0]) / 5));
     const labels = [];
     best.forEach((row, y) => row.forEach((square, x) => {
       if (square === null) return;
@@ -274,7 +276,8 @@
     });
     const spread = boxes.flatMap((box) => box.y);
     const wide = spread.length > 0 && Math.max(...spread) / Math.min(...spread) > 6;
-    for (const name of ["samples", "ratios"]) at("chart-" + name).parentNode.hidden = boxes.length + ratios.length === 0;
+    at("compare-times").hidden = ratios.length === 0;
+    if (ratios.length === 0) return;
     const boxAxis = { title: { text: "time of a call (µs)" + (wide ? ", logarithmic" : "") }, ...(wide ? { type: "log", dtick: "D1" } : { rangemode: "tozero" }) };
     draw({ name: "samples", height: 380, data: boxes, layout: { xaxis: { type: "category", title: { text: "kernel" } }, yaxis: boxAxis } });
     draw({

@@ -181,7 +181,7 @@ def _best(store: Store, run: RunHandle, names: dict[str, str]) -> KernelRow | No
             if row.is_final:
                 return row
     elite = run.best()
-    return kernel_row(elite, names) if elite is not None else None
+    return kernel_row(elite, names) if elite is not None and elite.estimate is not None else None
 
 
 def _line(store: Store, digest: str) -> tuple[Ancestor, ...]:

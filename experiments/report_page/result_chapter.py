@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from evo_l2.evaluation import Status
 from experiments.report_page.chapters import (
     between,
     duration,
@@ -61,7 +62,9 @@ def _compared(facts: RunFacts, anchors: Mapping[str, str]) -> Markup:
     if not facts.rows:
         return p("The run has no candidates yet.")
     if best is None or best.estimate is None:
-        return p("Nothing was timed: kernels were built, read and gated, or none came so far. There are no speed-ups.")
+        if any(row.status is Status.BUILT for row in facts.rows):
+            return p("Nothing was run: kernels were built, read and gated, and have no speed-ups.")
+        return p("No kernel has a time that can be trusted so far, so there are no speed-ups.")
     again = (
         "from measurements after the search alone, which its choice does not flatter"
         if best.is_final

@@ -96,8 +96,11 @@ def grid(facts: RunFacts, drawn: Charts, anchors: Mapping[str, str]) -> Chapter:
         for place, cell in enumerate(facts.cells[:MOST_CELLS], start=1)
     ]
     heads = ("rank", "elite", "speed-up", "95 % interval", *(axis.name for axis in schema.axes))
+    timed = any(cell.estimate is not None for cell in facts.cells)
     behind = " Where more than one cell lies behind a square, the best of them is shown." if axes > 2 else ""
     words = f"Each square is the best kernel of one combination of measures.{behind} A click leads to the kernel."
+    if not timed:
+        words = "Each square says how many filled cells lie behind it. A click leads to the kernel of one of them."
     left_out = len(facts.cells) - len(rows)
     return chapter(
         "cells",
@@ -128,7 +131,7 @@ def descent(facts: RunFacts, drawn: Charts, anchors: Mapping[str, str]) -> Chapt
             parts.append(drawn.place(charts.line_chart(facts.line)))
         parts.append(_steps(facts, anchors, sources))
     else:
-        parts.append(p("There is no best kernel yet."))
+        parts.append(p("There is no best kernel: none has a time."))
     tree = lay_out(facts.rows, facts.cells)
     if len(tree.nodes) > 1:
         words = "Right kernels by their first parents; the farther right, the more steps from a seed."
