@@ -244,7 +244,7 @@ def test_plotly_knows_every_word_of_every_chart_and_all_have_titles_and_legends(
 
 def test_colours_are_those_of_the_style(facts: RunFacts) -> None:
     style = (Path(charts.__file__).parent / "page.css").read_text(encoding="utf-8")
-    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    light, dark = style.split("@media screen and (prefers-color-scheme: dark)")
     used = set(re.findall(r"var\((--[a-z0-9]+)\)", json.dumps([chart.figure for chart in every_chart(facts, ())])))
     used |= set(re.findall(r"var\((--[a-z0-9]+)\)", (Path(charts.__file__).parent / "page.js").read_text(encoding="utf-8")))
     assert used

@@ -355,6 +355,11 @@
     waiting = setTimeout(redraw, 150);
   };
   addEventListener("resize", resized);
-  addEventListener("beforeprint", redraw);
+  const printing = (on) => () => {
+    document.documentElement.classList.toggle("printing", on);
+    redraw();
+  };
+  addEventListener("beforeprint", printing(true));
+  addEventListener("afterprint", printing(false));
   document.documentElement.dataset.ready = "yes";
 })();

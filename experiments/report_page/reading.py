@@ -141,7 +141,9 @@ def _row(row: Sequence[Any], parents: tuple[str, ...]) -> CandidateRow:
     )
 
 
-def _finite(seconds: dict[str, Any]) -> dict[str, float]:
+def _finite(seconds: Any) -> dict[str, float]:
+    if not isinstance(seconds, dict):
+        return {}
     return {k: float(v) for k, v in seconds.items() if isinstance(v, int | float) and math.isfinite(v) and v >= 0}
 
 

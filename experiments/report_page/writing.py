@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
+import zlib
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,12 +50,16 @@ def write_report(db: str | os.PathLike[str], output: Path, run_name: str | None 
     """
     _check(output)
     library = _plotly()
-    with Store.open(db, create=False) as store:
-        facts = read_run(store, run_name)
-        n_runs = len(store.runs())
-        rows = read_runs(store) if n_runs > 1 else ()
     made = f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by evo-l2 {__version__}"
-    text = page(facts, rows, n_runs, library, made).encode("utf-8", "backslashreplace")
+    with Store.open(db, create=False) as store:
+        try:
+            facts = read_run(store, run_name)
+            n_runs = len(store.runs())
+            rows = read_runs(store) if n_runs > 1 else ()
+            text = page(facts, rows, n_runs, library, made).encode("utf-8", "backslashreplace")
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error) as error:
+            found = f"{type(error).__name__}: {error}"
+            raise StorageError(f"{db} holds rows that cannot be read", expected="rows of an archive", found=found) from error
     _write(output, text)
     return Written(output, facts.info.name, len(text), len(facts.rows), len(facts.kernels), n_runs)
 
@@ -119,10 +124,12 @@ def _write(output: Path, text: bytes) -> None:
             file.write(text)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, output)
-    except OSError as error:
+    except BaseException as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+        if not isinstance(error, OSError):
+            raise
         expected, hint = "a folder that may be written", f"df -h {output.parent}, or -o in another folder"
         raise StorageError(f"{output} is not written", expected=expected, found=str(error), hint=hint) from error
 
