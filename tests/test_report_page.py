@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import html.parser
 import json
 import math
+import os
 import random
 import re
+import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +25,14 @@ import report_archive
 
 from archive.store import Store
 from evo_l2.contracts import AddStatus, Outcome
+from evo_l2.errors import StorageError
 from evo_l2.evaluation import Estimate, Status
 from experiments.cli import main
 from experiments.report_page import charts, counts_charts, descent, diffs, kernels, markup, several, sheets, tallies
 from experiments.report_page.facts import CandidateRow, CellRow, RunFacts, RunRow
 from experiments.report_page.page import default_axes, page
 from experiments.report_page.reading import read_run, read_runs
+from experiments.report_page.writing import write_report
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -484,6 +489,37 @@ def test_a_run_that_is_not_there_is_one_line_and_no_file(archive: Path, tmp_path
     assert done.exit_code == 1
     assert done.stderr == "evo-l2: no such run: expected one of search-3, search-2, search, found nobody\n"
     assert not output.exists()
+
+
+def test_rows_that_cannot_be_read_are_one_line_and_no_file(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    path, output = report_archive.archive_of(tmp_path / "a.db", 3), tmp_path / "r.html"
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TRIGGER candidates_no_update")
+        connection.execute("UPDATE candidates SET seconds = '{' WHERE idx = 1")
+    done = CliRunner().invoke(main, ["report", str(path), "-o", str(output)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith(
+        "evo-l2: the archive holds rows that cannot be read: expected rows of its tables, found JSON"
+    )
+    assert not output.exists()
+
+
+def test_a_disk_that_is_full_leaves_the_earlier_page(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("plotly")
+    output = tmp_path / "r.html"
+    write_report(archive, output)
+    before = output.read_bytes()
+
+    def full(handle: int, mode: str) -> None:
+        os.close(handle)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fdopen", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        write_report(archive, output)
+    assert output.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
 def test_without_plotly_the_command_says_what_to_install(

@@ -138,7 +138,7 @@ def progress_chart(rows: Sequence[CandidateRow]) -> Chart:
                     "marker": {
                         "color": colour(place),
                         "symbol": SYMBOLS[place % len(SYMBOLS)],
-                        "size": 11 if operator == "seed" else 7,
+                        "size": 11 if operator == "seed" else 7 if len(points) < 500 else 5,
                         "line": {"width": 1, "color": "var(--paper)"},
                     },
                 }

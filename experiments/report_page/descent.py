@@ -77,9 +77,8 @@ def _ancestry(right: dict[str, CandidateRow], cells: Sequence[CellRow], most: in
             if digest in right and digest not in kept and digest not in line:
                 line[digest] = right[digest]
                 level.extend(right[digest].parents)
-        if len(kept) + len(line) > most:
-            break
-        kept |= line
+        if len(kept) + len(line) <= most:
+            kept |= line
     return kept
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from experiments.report import counted
 from experiments.report_page import charts
 from experiments.report_page.chapters import (
     Chapter,
@@ -162,7 +163,7 @@ def _steps(facts: RunFacts, anchors: Mapping[str, str], sources: Mapping[str, st
         if before is not None and step.digest in sources and before.digest in sources:
             old, new = sources[before.digest], sources[step.digest]
             came, went = n_changed(old, new)
-            items.append(_folded_step(joined(words), f"{came} lines came, {went} went", diff_markup(old, new)))
+            items.append(_folded_step(joined(words), f"{counted(came, 'line')} came, {went} went", diff_markup(old, new)))
         else:
             items.append(tag("li", p(*words)))
         before = step

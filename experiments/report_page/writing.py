@@ -57,9 +57,9 @@ def write_report(db: str | os.PathLike[str], output: Path, run_name: str | None 
             n_runs = len(store.runs())
             rows = read_runs(store) if n_runs > 1 else ()
             text = page(facts, rows, n_runs, library, made).encode("utf-8", "backslashreplace")
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error) as error:
-            found = f"{type(error).__name__}: {error}"
-            raise StorageError(f"{db} holds rows that cannot be read", expected="rows of an archive", found=found) from error
+        except (ConfigurationError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, zlib.error) as error:
+            what, found = "the archive holds rows that cannot be read", f"{type(error).__name__}: {error}"
+            raise StorageError(what, expected="rows of its tables", found=found, hint="evo-l2 archive fsck DB") from error
     _write(output, text)
     return Written(output, facts.info.name, len(text), len(facts.rows), len(facts.kernels), n_runs)
 
