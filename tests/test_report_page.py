@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -69,8 +69,8 @@ class Tags(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs of 60 candidates, the last in another environment."""
-    return report_archive.archive_of(tmp_path_factory.mktemp("report") / "a.db", 60, runs=3)
+    """Three runs of 40 candidates, the last in another environment."""
+    return report_archive.archive_of(tmp_path_factory.mktemp("report") / "a.db", 40, runs=3)
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +189,7 @@ def test_what_was_built_and_not_run_has_no_stage_of_time() -> None:
 # --- the tree ---------------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 40), max_size=2), max_size=40), st.integers(3, 50))
 def test_a_tree_has_each_child_right_of_its_parent_and_no_two_leaves_on_one_line(parents: list[list[int]], most: int) -> None:
     rows = [row(i, parents=tuple(f"d{p % i}" for p in those) if i else ()) for i, those in enumerate(parents)]
@@ -270,6 +271,7 @@ def test_a_chart_of_many_points_is_thinned_says_so_and_keeps_seeds_and_records()
     assert charts.progress_chart(rows[:100]).note is None
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=20))
 def test_an_axis_holds_all_its_values_and_is_logarithmic_where_they_are_far_apart(values: list[float]) -> None:
     axis = charts.log_axis(values)
@@ -303,6 +305,7 @@ def test_the_axes_of_the_heat_map_are_those_that_spread_most() -> None:
 # --- text of strangers ------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=()), max_size=60))
 def test_any_text_stays_text_in_html_in_data_and_in_charts(words: str) -> None:
     inside = Tags(f"<p>{markup.tag('td', words, title=words)}</p>")
@@ -450,14 +453,16 @@ def test_the_command_writes_one_page_and_says_what_is_in_it(archive: Path, tmp_p
     done = CliRunner().invoke(main, ["report", str(archive), "-o", str(output), "--run", "search", "--json"])
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
-    assert (facts["run"], facts["n_candidates"], facts["n_runs"]) == ("search", 60, 3)
+    assert (facts["run"], facts["n_candidates"], facts["n_runs"]) == ("search", 40, 3)
     assert facts["n_bytes"] == output.stat().st_size < 6e6
     again = CliRunner().invoke(main, ["report", str(archive), "-o", str(output)])
     assert again.exit_code == 0, again.output
-    assert "run search-3 of 3 runs, 60 candidates" in again.stdout
+    assert "run search-3 of 3 runs, 40 candidates" in again.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("EVO_L2_SOAK"), reason="takes long: EVO_L2_SOAK=1")
 def test_a_run_of_a_thousand_candidates_stays_below_six_megabytes(tmp_path: Path) -> None:
     offline = pytest.importorskip("plotly.offline")
     with Store.open(report_archive.archive_of(tmp_path / "a.db", 1000, padding=3000), create=False) as store:
