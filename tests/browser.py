@@ -1,6 +1,7 @@
 """A headless Chromium, spoken to through a pipe in its DevTools protocol with nothing but the standard library.
 
-As a script it takes pictures: `python tests/browser.py PAGE.html PICTURE.png [WIDTH] [dark] [HEIGHT]`.
+As a script it takes pictures: `python tests/browser.py PAGE.html PICTURE.png [WIDTH [HEIGHT]] [dark]`. `docs/report.png` is
+`evo-l2 report` of a run of the quickstart's problem, 1080 pixels wide.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Browser:
         """Every address that it asked for, data within the page not counted."""
         self._profile = tempfile.TemporaryDirectory(prefix="evo-l2-browser-", ignore_cleanup_errors=True)
         self._counter = 0
+        self._width = 800
         self._buffer = b""
         from_here, self._out = os.pipe()
         self._in, from_there = os.pipe()
@@ -122,6 +124,7 @@ class Browser:
 
     def size(self, width: int, height: int = 900, *, dark: bool = False) -> None:
         """The size of the window in CSS pixels, and its scheme of colours."""
+        self._width = width
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -151,7 +154,7 @@ class Browser:
     def picture(self, height: int | None = None) -> bytes:
         """The page as PNG: from its top, the whole of it or so many CSS pixels."""
         sizes = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": sizes["width"], "height": height or sizes["height"], "scale": 1}
+        clip = {"x": 0, "y": 0, "width": self._width, "height": height or sizes["height"], "scale": 1}
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(found["data"])
 
@@ -166,6 +169,7 @@ def main() -> None:
     with Browser(program) as browser:
         browser.size(numbers[0] if numbers else 1280, dark="dark" in more)
         browser.open(Path(page))
+        browser.ask("document.querySelectorAll('.setting').forEach(one => { one.open = false; })")
         time.sleep(0.5)
         Path(picture).write_bytes(browser.picture(numbers[1] if len(numbers) > 1 else None))
         for problem in browser.problems:

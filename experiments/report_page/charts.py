@@ -154,7 +154,7 @@ def progress_chart(rows: Sequence[CandidateRow]) -> Chart:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "no time: wrong, known, no kernel",
+                "name": "without a time",
                 "x": [row.index for row in ticks],
                 "y": [digits(floor)] * len(ticks),
                 "text": [hover(row, _fate_in_words(row)) for row in ticks],

@@ -243,16 +243,17 @@
       const name = `${place ? "second" : "first"}: ${escaped(kernel.title)}`;
       const shades = place ? ["var(--c2)", "var(--c4)"] : ["var(--c1)", "var(--c5)"];
       const times = { kernel: [], baseline: [] };
-      const points = { x: [], y: [], text: [], symbols: [] };
+      const points = [0, 1].map(() => ({ x: [], y: [], text: [] }));  // dropped, kept
+      let block = 0;
       for (const session of kernel.sessions) {
         const found = session.cases[number];
         if (!found) continue;
         found.kept.forEach((kept, i) => {
           if (kept) { times.kernel.push(found.kernel[i]); times.baseline.push(found.baseline[i]); }
-          points.x.push(points.x.length + 1);
-          points.y.push(found.baseline[i] / found.kernel[i]);
-          points.symbols.push(kept ? (place ? "square" : "circle") : (place ? "square-open" : "circle-open"));
-          points.text.push(`${name}<br>${escaped(session.purpose)}${kept ? "" : ", dropped"}<br>` +
+          block += 1;
+          points[kept].x.push(block);
+          points[kept].y.push(found.baseline[i] / found.kernel[i]);
+          points[kept].text.push(`${name}<br>${escaped(session.purpose)}${kept ? "" : ", dropped"}<br>` +
             `kernel ${found.kernel[i].toPrecision(4)} µs, baseline ${found.baseline[i].toPrecision(4)} µs`);
         });
       }
@@ -266,11 +267,12 @@
           });
         }
       }
-      if (points.x.length) {
+      for (const kept of [1, 0]) {
+        if (points[kept].x.length === 0) continue;
         ratios.push({
-          type: "scatter", mode: "markers", name, x: points.x, y: points.y, text: points.text,
+          type: "scatter", mode: "markers", name: kept ? name : `${place ? "second" : "first"}, dropped`, ...points[kept],
           hovertemplate: "%{text}<br>ratio %{y:.3f}<extra></extra>",
-          marker: { size: 7, color: shades[0], symbol: points.symbols },
+          marker: { size: 7, color: shades[0], symbol: (place ? "square" : "circle") + (kept ? "" : "-open") },
         });
       }
     });
@@ -278,7 +280,7 @@
     const wide = spread.length > 0 && Math.max(...spread) / Math.min(...spread) > 6;
     at("compare-times").hidden = ratios.length === 0;
     if (ratios.length === 0) return;
-    const boxAxis = { title: { text: "time of a call (µs)" + (wide ? ", logarithmic" : "") }, ...(wide ? { type: "log", dtick: "D1" } : { rangemode: "tozero" }) };
+    const boxAxis = { title: { text: "time of a call (µs)" + (wide ? ", logarithmic" : "") }, ...(wide ? { type: "log", dtick: "D2" } : { rangemode: "tozero" }) };
     draw({ name: "samples", height: 380, data: boxes, layout: { xaxis: { type: "category", title: { text: "kernel" } }, yaxis: boxAxis } });
     draw({
       name: "ratios", height: 340, data: ratios,

@@ -9,6 +9,7 @@ from evo_l2.evaluation import Status
 from experiments.report_page.chapters import (
     between,
     duration,
+    folded,
     interval,
     kernel_link,
     moment,
@@ -98,9 +99,8 @@ def _setting(facts: RunFacts) -> Markup:
         ("seed of chance", info.seed),
     ]
     provenance = info.environment.provenance
-    more = [tag("h4", "Where it ran (does not part results)"), _pairs(provenance.items())] if provenance else []
-    body = [_pairs(rows), *more]
-    return tag("details", tag("summary", "Problem and environment"), *body, class_="setting", open="")
+    where = folded("Where it ran, which does not part results", _pairs(provenance.items())) if provenance else ""
+    return tag("details", tag("summary", "Problem and environment"), _pairs(rows), where, class_="setting", open="")
 
 
 def _pairs(rows: object) -> Markup:

@@ -136,6 +136,9 @@ def descent(facts: RunFacts, drawn: Charts, anchors: Mapping[str, str]) -> Chapt
     tree = lay_out(facts.rows, facts.cells)
     if len(tree.nodes) > 1:
         words = "Right kernels by their first parents; the farther right, the more steps from a seed."
+        times = [node.row.estimate is not None for node in tree.nodes]
+        if any(times) and not all(times):
+            words += " Those without a colour of the scale have no time that can be trusted."
         parts += [
             tag("h3", "Tree of descent"),
             drawn.place(charts.tree_chart(tree, facts.line, operator_order(facts.rows))),

@@ -8,7 +8,7 @@ from archive.mining import Ancestor, show
 from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import Elite, Outcome
-from evo_l2.evaluation import CaseTiming, TimingSession
+from evo_l2.evaluation import CaseTiming, Status, TimingSession
 from experiments.report_page.facts import CandidateRow, CellRow, FailureRow, KernelSheet
 from experiments.winners import KernelRow, short_name
 
@@ -86,13 +86,18 @@ def _sheet(store: Store, run: RunHandle, digest: str, why: str, title: str, birt
         digest=digest,
         title=title,
         why=why,
-        status=here[0].status.value if here else "not reached",
+        status=_status(here[0].status) if here else "not reached",
         message=here[0].message if here else None,
         source=source,
         n_cut=n_cut,
         resources=here[0].resources if here else {},
         **_origin(birth),  # type: ignore[arg-type]
     )
+
+
+def _status(status: Status) -> str:
+    """Of a kernel that has no place in the grid."""
+    return Status.INCONCLUSIVE.value if status is Status.PASSED else status.value
 
 
 def _passed(run: RunHandle, elite: Elite, digest: str, why: str, title: str, birth: CandidateRow | None) -> KernelSheet:
