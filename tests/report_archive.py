@@ -74,6 +74,17 @@ def grow(run: RunHandle, n: int, seed: int = 1, *, padding: int = 0) -> None:
         run.add_session(elite.kernel.digest, timed(rng, elite.estimate.speedup * 0.97, "final", 40))
 
 
+def add_one(run: RunHandle, speedup: float) -> str:
+    """Adds a right kernel of a speed-up, measured once; its digest."""
+    kernel = Kernel(f"{SEED_SOURCE}// {run.n_candidates} at {speedup}\n", "cpu")
+    build = BuildReport(0.1, "", f"code-{kernel.digest}", {})
+    verdict = Verdict(Status.PASSED, build=build, measures=(256.0, 4.0, 0.0))
+    evaluation = Evaluation(verdict, timed(random.Random(1), speedup), 0.1)
+    index, identity = run.n_candidates, f"id-{kernel.digest}"
+    run.add(Candidate(index, "edit", (), index, Outcome.EVALUATED, kernel=kernel, identity=identity, evaluation=evaluation))
+    return kernel.digest
+
+
 def _candidate(
     rng: random.Random,
     run: RunHandle,

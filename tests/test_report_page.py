@@ -28,6 +28,7 @@ from evo_l2.contracts import AddStatus, Outcome
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Estimate, Status
 from experiments.cli import main
+from experiments.printable import printable
 from experiments.report_page import charts, counts_charts, descent, diffs, kernels, markup, several, sheets, tallies
 from experiments.report_page.facts import CandidateRow, CellRow, RunFacts, RunRow
 from experiments.report_page.page import default_axes, page
@@ -136,6 +137,18 @@ def test_the_best_is_the_best_of_those_that_were_measured_again(facts: RunFacts,
     assert any(session.purpose == "final" for session in elite.sessions)
     assert facts.best.estimate is not None
     assert facts.best.estimate.n_blocks == 80
+
+
+def test_a_kernel_that_is_ahead_by_one_look_is_not_the_best(tmp_path: Path) -> None:
+    path = report_archive.archive_of(tmp_path / "a.db", 10)
+    with Store.open(path) as store:
+        before = read_run(store).best
+        digest = report_archive.add_one(store.open_run(), 5.0)
+        found = read_run(store)
+    assert found.cells[0].digest == digest
+    assert found.best == before
+    assert before is not None
+    assert before.is_final
 
 
 def test_the_line_goes_from_a_seed_to_the_best_parent_by_parent(facts: RunFacts) -> None:
@@ -310,12 +323,18 @@ def test_the_axes_of_the_heat_map_are_those_that_spread_most() -> None:
 def test_any_text_stays_text_in_html_in_data_and_in_charts(words: str) -> None:
     inside = Tags(f"<p>{markup.tag('td', words, title=words)}</p>")
     assert [name for name, _ in inside.found] == ["p", "td"]
+    assert inside.found[1][1] == {"title": printable(words).replace("\n", " ")}
     block = markup.json_block({words: [words, math.nan, math.inf]})
     content = block.removeprefix('<script type="application/json">').removesuffix("</script>")
     assert content.isascii()
     assert not set("<>&") & set(content)
     assert json.loads(content) == {words: [words, None, None]}
     assert "<" not in markup.chart_text(words).replace("<br>", "")
+
+
+def test_no_text_leaves_its_attribute() -> None:
+    inside = Tags(markup.tag("td", "x", title=report_archive.HOSTILE, class_=None))
+    assert inside.found == [("td", {"title": printable(report_archive.HOSTILE)})]
 
 
 def test_hostile_text_in_every_field_is_shown_and_makes_no_element(tmp_path: Path) -> None:

@@ -342,10 +342,17 @@
   }
 
   if (innerWidth < 640) document.querySelector("details.setting").open = false;
-  for (const chart of data.charts) draw(chart);
-  cells();
-  compare();
-  unfold();
+  // One chart at a time, so that the page can be read and scrolled meanwhile; their places have their heights already.
+  async function begin() {
+    const tasks = [...data.charts.map((chart) => () => draw(chart)), cells, compare];
+    for (const task of tasks) {
+      task();
+      await new Promise((next) => setTimeout(next, 0));
+    }
+    unfold();
+    document.documentElement.dataset.ready = "yes";
+  }
+  begin();
   addEventListener("hashchange", unfold);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let waiting = 0;
@@ -363,5 +370,4 @@
   };
   addEventListener("beforeprint", printing(true));
   addEventListener("afterprint", printing(false));
-  document.documentElement.dataset.ready = "yes";
 })();
