@@ -85,8 +85,6 @@ class GridPoint:
     index: int
     n_elites: int
     qd_score: float
-    best_low: float | None
-    """The best elite's lower bound as a speed-up; None while nothing was timed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def grid_history(
             for one in pending[next_later:]:
                 _apply(grid, entries, one)
         if is_last or position % step == 0:
-            points.append(_point(row.index, grid))
+            points.append(GridPoint(row.index, len(grid.elites), grid.qd_score))
     return tuple(points)
 
 
@@ -56,10 +56,3 @@ def _apply(grid: Grid, entries: dict[str, Entry], one: LaterSession) -> None:
     elif one.estimate is not None:
         entries[one.digest] = Entry(known.digest, known.identity, known.cell, one.estimate)
         grid.put(entries[one.digest])
-
-
-def _point(index: int, grid: Grid) -> GridPoint:
-    best = grid.best()
-    timed = best is not None and best.estimate is not None
-    low = math.exp(best.estimate.log_low) if timed and best is not None and best.estimate is not None else None
-    return GridPoint(index, len(grid.elites), grid.qd_score, low)
