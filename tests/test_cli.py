@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import Estimate
 from experiments.cli import main
-from experiments.summary import ratio
+from experiments.winners import ratio
 
 SEED = "experiments/seeds/cpu/vectorised_nn.c"
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("evo_l2", "mutators", "archive", "experiments")
-HEAVY = ("torch", "transformers", "peft", "trl", "openai", "cupy", "sqlalchemy", "alembic", "scipy", "datasets")
+HEAVY = ("torch", "transformers", "peft", "trl", "openai", "cupy", "sqlalchemy", "alembic", "scipy", "datasets", "plotly")
 
 
 def loaded_after(statement):

@@ -27,7 +27,8 @@ from experiments.config import load_config
 from experiments.progress import Progress
 from experiments.report import counted, program
 from experiments.run import Finished, Started
-from experiments.summary import CaseRow, KernelRow, OperatorRow, Ratio, Summary
+from experiments.summary import CaseRow, OperatorRow, Summary
+from experiments.winners import KernelRow, Ratio
 
 SEED = KernelRow("naive_nn", "a" * 64, Estimate(-0.5, -0.6, -0.4, 40), True, "passed")
 BEST = KernelRow("b" * 12, "b" * 64, Estimate(-0.1, -0.2, 0.0, 40), True, "passed")
