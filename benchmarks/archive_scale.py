@@ -113,11 +113,9 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=0, help="model calls of a candidate, 6 KB prompt and reply each")
     parser.add_argument("--folder", type=Path, help="where the archives are made, and kept for the next time")
     arguments = parser.parse_args()
-    print(
-        "| stored | add/s | add/s CPU | add/s quartile | sample/s | sample/s CPU | ask/s CPU | KB/candidate | open s (CPU) | first elites s",
-        end="",
-    )
-    print(" | top s (CPU) | stats s (CPU) |\n" + "|---:" * 12 + "|", flush=True)
+    titles = ("stored", "add/s", "add/s CPU", "add/s quartile", "sample/s", "sample/s CPU", "ask/s CPU", "KB/candidate")
+    titles += ("open s (CPU)", "first elites s", "top s (CPU)", "stats s (CPU)")
+    print(f"| {' | '.join(titles)} |\n{'|---:' * len(titles)}|", flush=True)
     for size in (int(text) for text in arguments.sizes.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             path = (arguments.folder or Path(folder)) / f"archive-{size}-{arguments.calls}.db"
