@@ -34,8 +34,8 @@ class Database:
 
     dialect = "sqlite"
 
-    def __init__(self, place: str, engine: sa.Engine) -> None:
-        self.place = place
+    def __init__(self, place: str | os.PathLike[str], engine: sa.Engine) -> None:
+        self.place = str(place)
         """What messages call it: the path of a file, or a URL without its password."""
         self.upgraded_from: str | None = None
         """The revision that the archive had when it was opened, where it was an older one."""
