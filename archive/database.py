@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from archive.address import parse_address
 from evo_l2.errors import StorageError
 
-__all__ = ["APPLICATION_ID", "HEAD", "Database", "open_database"]
+__all__ = ["APPLICATION_ID", "HEAD", "Database", "open_database", "translated"]
 
 APPLICATION_ID = 0x45564F32
 """`EVO2` in SQLite's header: tells our files from those of others."""
@@ -34,8 +34,8 @@ class Database:
 
     dialect = "sqlite"
 
-    def __init__(self, place: str, engine: sa.Engine) -> None:
-        self.place = place
+    def __init__(self, place: str | os.PathLike[str], engine: sa.Engine) -> None:
+        self.place = str(place)
         """What messages call it: the path of a file, or a URL without its password."""
         self.upgraded_from: str | None = None
         """The revision that the archive had when it was opened, where it was an older one."""
@@ -152,10 +152,10 @@ class Database:
 
     def translated(self, error: Exception) -> StorageError:
         """The driver's error as one clear line."""
-        return _translated(error, self.path)
+        return translated(error, self.path)
 
 
-def _translated(error: Exception, path: Path) -> StorageError:
+def translated(error: Exception, path: Path) -> StorageError:
     """SQLite's error as one clear line."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     text = str(cause)
@@ -230,7 +230,7 @@ def _open_file(path: Path, create: bool, durable: bool, busy_timeout_s: float, m
             _give_up(database, error)
         engine.dispose()
         if isinstance(error, sa.exc.DBAPIError):
-            raise _translated(error, path) from error
+            raise translated(error, path) from error
         raise
     return database
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.util
 import itertools
 import os
 import pwd
@@ -27,6 +28,8 @@ def _program(name):
 
 def _reason():
     """Why there can be no server here; None when there can."""
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg is not installed (pip install 'evo-l2[postgres]')"
     if _program("initdb") is None or _program("postgres") is None:
         return "no PostgreSQL server is installed (Debian: apt-get install postgresql)"
     if os.geteuid() == 0:
