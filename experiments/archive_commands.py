@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -66,3 +67,15 @@ def export(db: Path, folder: Path, count: int | None, run_name: str | None, as_j
     from experiments.listing import export_kernels
 
     export_kernels(db, folder, run_name, count, as_json=as_json)
+
+
+@archive.command()
+@db_argument
+@click.option("--repair", is_flag=True, help="Work out again what is derived and differs; nothing else is changed.")
+@json_option
+@guarded
+def fsck(db: Path, repair: bool, as_json: bool) -> None:
+    """Check all that an archive says against itself; exit 1 when something is not as it should be."""
+    from experiments.archive_keeping import print_check
+
+    sys.exit(0 if print_check(db, repair=repair, as_json=as_json) else 1)
