@@ -79,3 +79,15 @@ def fsck(db: Path, repair: bool, as_json: bool) -> None:
     from experiments.archive_keeping import print_check
 
     sys.exit(0 if print_check(db, repair=repair, as_json=as_json) else 1)
+
+
+@archive.command()
+@click.argument("into", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("sources", metavar="FROM...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@json_option
+@guarded
+def merge(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
+    """Take into one archive what others hold and it does not; as often, and in whatever order, as one likes."""
+    from experiments.archive_keeping import merge_archives
+
+    merge_archives(into, sources, as_json=as_json)

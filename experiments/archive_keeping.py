@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from archive.checking import check
+from archive.merging import merge
 from archive.store import Store
 from experiments.printable import printable
 
-__all__ = ["print_check"]
+__all__ = ["merge_archives", "print_check"]
 
 _MOST = 20
 """Findings of one check that are listed; the rest is counted."""
@@ -58,3 +62,35 @@ def print_check(db: Path, *, repair: bool, as_json: bool) -> bool:
         )
         print(printable(f"{n_left} findings{hint}"))
     return report.clean
+
+
+def merge_archives(into: Path, sources: Sequence[Path], *, as_json: bool) -> None:
+    """Takes other archives into one, which is made when it is missing.
+
+    Raises:
+        ConfigurationError: A source is the archive itself.
+        StorageError: A file cannot be used, or a run was continued in two of them.
+    """
+    with ExitStack() as stack:
+        opened = [stack.enter_context(Store.open(source, create=False)) for source in sources]
+        store = stack.enter_context(Store.open(into))
+        for each in (store, *opened):
+            if each.upgraded_from is not None:
+                copy = f"{each.path}.{each.upgraded_from}.bak"
+                print(printable(f"{each.path} was upgraded; its former state is {copy}"), file=sys.stderr)
+        merged = merge(store, opened)
+        facts = {
+            "new_runs": merged.n_new_runs,
+            "grown_runs": merged.n_grown_runs,
+            "candidates": merged.n_candidates,
+            "verdicts": merged.n_verdicts,
+            "sessions": merged.n_sessions,
+            "renamed": dict(merged.renamed),
+        }
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    counts = f"{merged.n_candidates} candidates, {merged.n_verdicts} verdicts, {merged.n_sessions} sessions"
+    print(f"{merged.n_new_runs} new runs, {merged.n_grown_runs} that grew: {counts}")
+    for former, name in merged.renamed:
+        print(printable(f"run {former} is called {name} here"))

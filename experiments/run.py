@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from archive.merging import check_resumable
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits
 from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator, ModelCall
@@ -172,6 +173,7 @@ def resume(db: Path, run_name: str | None, observer: Observer, overrides: Sequen
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(db, create=False))
         run = store.open_run(run_name)
+        check_resumable(store, run.name)
         config = restore_config(run.config)
         if overrides:
             config = restore_config({**config.dump(), "budget": {**config.budget.model_dump(), **dict(overrides)}})
