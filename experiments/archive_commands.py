@@ -91,3 +91,19 @@ def merge(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
     from experiments.archive_keeping import merge_archives
 
     merge_archives(into, sources, as_json=as_json)
+
+
+@archive.command()
+@db_argument
+@click.option("--backups", is_flag=True, help="Also the copies that upgrades left beside the file.")
+@click.option("--builds", is_flag=True, help="Also builds in the cache that were not used for long.")
+@click.option("--days", type=click.FloatRange(0), default=30.0, show_default=True, help="Of builds: unused for how long.")
+@click.option("--gib", type=click.FloatRange(0), default=10.0, show_default=True, help="Of builds: how much may stay.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@json_option
+@guarded
+def gc(db: Path, backups: bool, builds: bool, days: float, gib: float, dry_run: bool, as_json: bool) -> None:
+    """Take out what nothing refers to, and give the room back; no run, verdict or timing is touched."""
+    from experiments.archive_keeping import collect_garbage
+
+    collect_garbage(db, backups=backups, builds=builds, days=days, gib=gib, dry_run=dry_run, as_json=as_json)

@@ -11,11 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from archive.checking import check
+from archive.collecting import collect
 from archive.merging import merge
 from archive.store import Store
+from evo_l2.cache_pruning import prune
+from experiments.parts import build_caches
 from experiments.printable import printable
 
-__all__ = ["merge_archives", "print_check"]
+__all__ = ["collect_garbage", "merge_archives", "print_check"]
 
 _MOST = 20
 """Findings of one check that are listed; the rest is counted."""
@@ -94,3 +97,38 @@ def merge_archives(into: Path, sources: Sequence[Path], *, as_json: bool) -> Non
     print(f"{merged.n_new_runs} new runs, {merged.n_grown_runs} that grew: {counts}")
     for former, name in merged.renamed:
         print(printable(f"run {former} is called {name} here"))
+
+
+def collect_garbage(db: Path, *, backups: bool, builds: bool, days: float, gib: float, dry_run: bool, as_json: bool) -> None:
+    """Takes out of the archive what nothing refers to and, if asked, copies from before upgrades and old builds.
+
+    Raises:
+        StorageError: The archive cannot be opened or written, or is in use.
+    """
+    with Store.open(db, create=False) as store:
+        gone = collect(store, backups=backups, dry_run=dry_run)
+    facts: dict[str, object] = {
+        "dry_run": dry_run,
+        "texts": gone.n_texts,
+        "kernels": gone.n_kernels,
+        "bytes_before": gone.n_bytes_before,
+        "bytes_after": gone.n_bytes_after,
+        "backups": [str(path) for path in gone.backups],
+        "backup_bytes": gone.n_backup_bytes,
+    }
+    would = "would take" if dry_run else "took"
+    lines = [f"{would} {gone.n_texts} texts and {gone.n_kernels} kernels that nothing refers to out of {db}"]
+    if not dry_run:
+        lines.append(f"{db}: {_mib(gone.n_bytes_before)} before, {_mib(gone.n_bytes_after)} now")
+    lines += [f"{would} away {path}" for path in gone.backups]
+    if builds:
+        for folder in build_caches():
+            pruned = prune(folder, older_than_s=days * 86_400, most_bytes=int(gib * 2**30), dry_run=dry_run)
+            facts[f"builds in {folder}"] = dataclasses.asdict(pruned)
+            what = f"{pruned.n_removed} builds ({_mib(pruned.n_removed_bytes)})"
+            lines.append(f"{would} {what} out of {folder}; {pruned.n_kept} ({_mib(pruned.n_kept_bytes)}) stay")
+    print(json.dumps(facts, indent=2) if as_json else "\n".join(printable(line) for line in lines))
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**20:.1f} MiB"
