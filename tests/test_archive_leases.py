@@ -249,9 +249,10 @@ class Queues(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-TestQueues = Queues.TestCase
+SOAK = bool(os.environ.get("EVO_L2_SOAK"))
+TestQueues = pytest.mark.slow(Queues.TestCase) if SOAK else Queues.TestCase
 TestQueues.settings = settings(
-    max_examples=100 if os.environ.get("EVO_L2_SOAK") else 6,
+    max_examples=200 if SOAK else 5,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -31,6 +31,7 @@ def _load_cases():
 
 
 cases = _load_cases()
+SOAK = bool(os.environ.get("EVO_L2_SOAK"))
 ELSEWHERE = Environment("cpu", {"processor": "another", "harness": "1"}, {"host": "there"})
 STANDINGS = (
     "SELECT p.key, e.key, t.identity, k.digest, t.cell, t.log_ratio, t.log_low, t.log_high, t.n_blocks, t.n_sessions"
@@ -92,8 +93,9 @@ KINDS = st.sampled_from(["add", "add", "add", "call", "seed", "session", "sessio
 STEPS = st.lists(st.tuples(KINDS, st.integers(0, 11)), max_size=8)
 
 
+@(pytest.mark.slow if SOAK else lambda test: test)
 @settings(
-    max_examples=100 if os.environ.get("EVO_L2_SOAK") else 4,
+    max_examples=100 if SOAK else 3,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
