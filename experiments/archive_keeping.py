@@ -13,6 +13,7 @@ from pathlib import Path
 from archive.checking import check
 from archive.collecting import collect
 from archive.merging import merge
+from archive.read_only import open_to_read
 from archive.store import Store
 from evo_l2.cache_pruning import prune
 from experiments.parts import build_caches
@@ -30,7 +31,7 @@ def print_check(db: Path, *, repair: bool, as_json: bool) -> bool:
     Raises:
         StorageError: It cannot be opened, or a repair cannot be written.
     """
-    with Store.open(db, create=False) as store:
+    with Store.open(db, create=False) if repair else open_to_read(db) as store:
         report = check(store, repair=repair)
     if as_json:
         facts = {
@@ -75,7 +76,7 @@ def merge_archives(into: Path, sources: Sequence[Path], *, as_json: bool) -> Non
         StorageError: A file cannot be used, or a run was continued in two of them.
     """
     with ExitStack() as stack:
-        opened = [stack.enter_context(Store.open(source, create=False)) for source in sources]
+        opened = [stack.enter_context(open_to_read(source)) for source in sources]
         store = stack.enter_context(Store.open(into))
         for each in (store, *opened):
             if each.upgraded_from is not None:

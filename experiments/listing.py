@@ -12,6 +12,7 @@ from rich.text import Text
 
 from archive.export import export
 from archive.mining import KernelFacts, RunStats, ledger, show, stats, top
+from archive.read_only import open_to_read
 from archive.store import Store
 from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate, Status
@@ -31,7 +32,7 @@ def print_stats(db: Path, run_name: str | None, *, as_json: bool) -> None:
     Raises:
         StorageError: The database cannot be read, or has no such run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         names = [run_name] if run_name is not None else [info.name for info in store.runs()]
         runs = [_stats(store, name) for name in names]
     if as_json:
@@ -141,7 +142,7 @@ def print_top(db: Path, count: int, run_name: str | None, *, all_kernels: bool, 
     Raises:
         StorageError: The database cannot be read, or has no such run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         run = store.open_run(run_name)
         ranked = top(store, run_name, count=count) if all_kernels else run.elites()
         elites = sorted(ranked, key=lambda elite: elite.rank)[:count]
@@ -168,7 +169,7 @@ def best_kernels(db: Path, count: int) -> list[Kernel]:
     Raises:
         StorageError: The database cannot be read, or has no run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         return [elite.kernel for elite in top(store, None, count=count)]
 
 
@@ -204,7 +205,7 @@ def print_kernel(db: Path, digest: str, *, as_json: bool) -> None:
         ConfigurationError: No kernel, or more than one, begins with these digits.
         StorageError: The database cannot be read.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         facts = show(store, digest)
     if as_json:
         print(json.dumps(_kernel(facts), indent=2))
@@ -278,7 +279,7 @@ def export_kernels(db: Path, folder: Path, run_name: str | None, count: int | No
     Raises:
         StorageError: The database cannot be read, or the folder is not empty or cannot be written.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         done = export(store, folder, run_name, count=count)
     if as_json:
         print(json.dumps({"folder": str(done.directory), "kernels": done.n_kernels, "table": str(done.table)}, indent=2))

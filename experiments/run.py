@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archive.merging import check_resumable
+from archive.read_only import open_to_read
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits
 from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator, ModelCall
@@ -333,7 +334,7 @@ def _recorded(
     from mutators.generators.recorded import RecordedGenerator
 
     path, name = replay
-    with Store.open(path, create=False) as store:
+    with open_to_read(path) as store:
         old = store.open_run(name)
         if old.problem_key != problem.key:
             expected = f"a run of problem {problem.key}"
