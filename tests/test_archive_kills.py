@@ -42,6 +42,8 @@ def write_until_killed(path, name, common, offset, told):
         for index in range(1_000_000):
             # Writers of one round judge some kernels in common, so that they meet in the same rows.
             number = (common if index % 3 == 0 else offset) + index
+            if run.find(digest=cases.kernel(number, 3000).digest) is not None:
+                number = offset + index  # one that another writer judged before this one started
             status = Status.INCORRECT if index % 7 == 6 else Status.PASSED
             run.add(cases.evaluated(index, number, speedup=1 + index % 5, status=status, n_calls=1, n_bytes=3000))
             os.write(told, f"add {index}\n".encode())
