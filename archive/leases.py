@@ -192,6 +192,15 @@ class WorkQueue:
                 (lease.key, lease.token),
             )
 
+    def release(self, holder: str) -> int:
+        """Gives back all that a holder has, who is known to be dead; how much that was."""
+        with self._database.write():
+            rows = self._database.read("SELECT COUNT(*) FROM work WHERE holder = ? AND done IS NULL", (holder,))
+            self._database.execute(
+                "UPDATE work SET holder = NULL, expires_s = NULL WHERE holder = ? AND done IS NULL", (holder,)
+            )
+        return int(rows[0][0])
+
     def counts(self, purpose: str) -> WorkCounts:
         """How much there is of a purpose."""
         moment = self._now()

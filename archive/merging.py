@@ -66,8 +66,8 @@ def check_resumable(store: Store, name: str) -> None:
     """Makes sure that a run may go on in this file.
 
     Raises:
-        StorageError: It was merged into it. It would go on in two files, and the two could never be merged again; and the
-            rows that it had seen at home have other ids here.
+        StorageError: It judges kernels again, and is no search; or it was merged into the file. It would go on in two files
+            then, and the two could never be merged again; and the rows that it had seen at home have other ids here.
     """
     rows = store.read("SELECT merged, home_name FROM runs WHERE name = ?", (name,))
     if rows and rows[0][0] is not None:
@@ -76,6 +76,13 @@ def check_resumable(store: Store, name: str) -> None:
             expected="the file that it was started in",
             found=f"a copy, merged {rows[0][0]}",
             hint="evo-l2 resume there and merge again, or evo-l2 run, to start a new run from what is here",
+        )
+    sql = "SELECT s.value FROM run_states s JOIN runs r ON r.id = s.run_id WHERE r.name = ? AND s.name = ?"
+    if store.read(sql, (name, "reverify")):
+        raise StorageError(
+            f"run {name} judges kernels again and is no search",
+            expected="a run that evo-l2 run started",
+            hint="evo-l2 archive reverify, to go on with it, or evo-l2 run, to start a search from what it holds",
         )
 
 

@@ -107,3 +107,31 @@ def gc(db: Path, backups: bool, builds: bool, days: float, gib: float, dry_run: 
     from experiments.archive_keeping import collect_garbage
 
     collect_garbage(db, backups=backups, builds=builds, days=days, gib=gib, dry_run=dry_run, as_json=as_json)
+
+
+@archive.command()
+@db_argument
+@click.option("--run", "run_name", help="A run of the older environment; the last when left out.")
+@click.option("-n", "--count", type=click.IntRange(1), help="The best COUNT kernels.")
+@click.option("--elites", is_flag=True, help="One kernel of every cell; so it is when --count is left out.")
+@click.option("--ancestors", is_flag=True, help="Also the kernels that these descend from.")
+@click.option("--workers", type=click.IntRange(1, 64), help="Processes at once; two on the CPU, one on a card.")
+@json_option
+@guarded
+def reverify(
+    db: Path,
+    run_name: str | None,
+    count: int | None,
+    elites: bool,
+    ancestors: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Judge and time what matters of an older environment again in the present one, as a run of its own."""
+    from evo_l2.errors import ConfigurationError
+    from experiments.reverifying import reverify as judge_again
+
+    if elites and count is not None:
+        raise ConfigurationError("--elites and --count say two things", expected="one of them", found="both")
+    done = judge_again(db, run_name, count=count, ancestors=ancestors, workers=workers, as_json=as_json)
+    sys.exit(0 if done else 1)
