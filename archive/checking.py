@@ -28,6 +28,7 @@ from evo_l2.errors import StorageError
 
 __all__ = ["Report", "check"]
 
+_NULL = ", 'null'"
 _Check = Callable[[Store], Iterator[Finding | Note]]
 
 
@@ -75,12 +76,15 @@ def check(store: Store, *, repair: bool = False) -> Report:
                     findings.append(row[0])
                     if row[1] is not None:
                         stale.append(row[1])
-        except StorageError as error:
-            findings.append(Finding(name, str(store.path), f"cannot be read to its end: {error}"))
+        except (StorageError, *UNREADABLE) as error:
+            what = "the rest of this check is left out, since a value is of another kind than it should be"
+            what = "cannot be read to its end" if isinstance(error, StorageError) else what
+            findings.append(Finding(name, str(store.path), f"{what}: {' '.join(str(error).split())}"))
 
     steps: tuple[tuple[str, _Check], ...] = (
         ("file", _check_file),
         ("tables", _check_tables),
+        ("tables", _check_kinds),
         ("kernels", check_kernels),
         ("texts", check_texts),
         ("provenance", check_provenance),
@@ -93,8 +97,8 @@ def check(store: Store, *, repair: bool = False) -> Report:
         take(name, step(store))
     try:
         material = Material.read(store)
-    except StorageError as error:
-        findings.append(Finding("standings", str(store.path), f"cannot be read to its end: {error}"))
+    except (StorageError, *UNREADABLE) as error:
+        findings.append(Finding("standings", str(store.path), f"cannot be worked out: {' '.join(str(error).split())}"))
         return Report(tuple(findings), tuple(notes), 0)
     take("standings", check_standings(store, material))
     take("results", check_results(store, material))
@@ -129,6 +133,36 @@ def _check_tables(store: Store) -> Iterator[Finding | Note]:
     for kind, name in sorted(found - expected):
         yield Note(f"{kind} {name} is not one of ours")
     yield from sequence_findings(store, dict(store.read("SELECT name, seq FROM sqlite_sequence")))
+
+
+def _check_kinds(store: Store) -> Iterator[Finding | Note]:
+    """SQLite keeps anything in any column; what is no number where one is due, or no text, is named."""
+    if not _is_sqlite(store):
+        return
+    for (table,) in store.read(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+    ):
+        if table == "standings":  # derived: what is wrong there is found by working it out, and can be mended
+            continue
+        columns = [(row[1], row[2].upper(), row[3] or row[5]) for row in store.read(f"PRAGMA table_info({table})")]
+        wrong = [f"typeof({name}) NOT IN ({_kinds(kind)}{'' if due else _NULL})" for name, kind, due in columns]
+        shown = ", ".join(
+            f"CASE WHEN {condition} THEN typeof({column[0]}) END" for column, condition in zip(columns, wrong, strict=True)
+        )
+        sql = f"SELECT {columns[0][0]}, {shown} FROM {table} WHERE {' OR '.join(wrong)} LIMIT 20"
+        for row in store.read(sql):
+            for (name, kind, _), found in zip(columns, row[1:], strict=True):
+                if found is not None:
+                    yield Finding("tables", f"row {row[0]} of {table}", f"{name} is {found}, expected {kind.lower()}")
+
+
+def _kinds(declared: str) -> str:
+    """What a column of a declared kind may hold; text that UTF-8 cannot hold is kept as bytes."""
+    if "INT" in declared:
+        return "'integer'"
+    if declared in ("FLOAT", "REAL", "DOUBLE", "DOUBLE PRECISION"):
+        return "'real', 'integer'"
+    return "'blob'" if declared == "BLOB" else "'text', 'blob'"
 
 
 @functools.cache

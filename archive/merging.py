@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from archive.codec import load_schema, now
 from archive.content import Bases, run_bases
 from archive.database import Database
-from archive.merge_rows import Copier, Held, RunCopy, read_held
+from archive.held import Held, RunCopy, read_held
+from archive.merge_rows import Copier
 from archive.rows import rebuild_standings, refresh_standing
 from archive.store import Store
 from evo_l2.errors import ConfigurationError, StorageError

@@ -1,7 +1,10 @@
 """`fsck`: a sound archive is clean, and every kind of damage is named by its row."""
 
+import contextlib
 import importlib.util
 import json
+import os
+import random
 import re
 import shutil
 from pathlib import Path
@@ -11,9 +14,11 @@ from click.testing import CliRunner
 
 from archive import Store
 from archive.checking import check
+from evo_l2.errors import StorageError
 from evo_l2.evaluation import Status
 from experiments.cli import main
 
+SOAK = bool(os.environ.get("EVO_L2_SOAK"))
 ROOT = Path(__file__).parent.parent
 
 
@@ -113,60 +118,74 @@ def test_an_empty_archive_is_clean(tmp_path):
     assert findings(tmp_path / "a.db").findings == ()
 
 
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("UPDATE kernels SET source = source || ' ' WHERE id = 3", r"kernels: kernel 3: its source has digest"),
-        ("UPDATE texts SET content = x'00' WHERE id = 1", r"texts: text 1: cannot be unpacked"),
-        ("UPDATE texts SET content = (SELECT content FROM texts WHERE id = 2) WHERE id = 1", r"text 1: .*another digest"),
-        ("UPDATE texts SET n_characters = 3 WHERE id = 1", r"texts: text 1: expected 3 characters"),
-        ("UPDATE runs SET config = '[1]' WHERE id = 1", r"provenance: run run: .*configuration"),
-        ("UPDATE runs SET seed = 'x' WHERE id = 1", r"provenance: run run: "),
-        ("UPDATE runs SET uid = NULL WHERE id = 1", r"provenance: run run: has no id"),
-        ("UPDATE run_states SET value = '{'", r"provenance: state reserved of run run: "),
-        ("UPDATE run_seeds SET position = 4 WHERE run_id = 1", r"provenance: run run: its seeds have gaps"),
-        ("UPDATE environments SET identity = '{}'", r"provenance: environment \w+: its identity has key"),
-        ("UPDATE measures_schemas SET axes = '[]'", r"provenance: axes \w+: its axes have version"),
-        ("UPDATE problems SET definition = '3'", r"provenance: problem \w+: "),
-        ("UPDATE verdicts SET status = 'fine' WHERE id = 1", r"candidates: verdict 1: .*fine"),
-        ("UPDATE verdicts SET build = '{}' WHERE id = 1", r"candidates: verdict 1: "),
-        ("UPDATE verdicts SET measures = '[\"x\"]' WHERE id = 1", r"candidates: verdict 1: "),
-        ("UPDATE verdicts SET gate = 'odd' WHERE id = 1", r"candidates: verdict 1: "),
-        ("UPDATE verdicts SET identity = NULL WHERE id = 1", r"candidates: verdict 1: .*identity"),
-        ("DELETE FROM candidates WHERE run_id = 1 AND idx = 2", r"candidates: candidate 3 of run run: expected candidate 2"),
-        ("UPDATE candidates SET outcome = 'no_kernel' WHERE id = 1", r"candidate 0 of run run: its outcome is no_kernel"),
-        ("UPDATE candidates SET outcome = 'well' WHERE id = 1", r"candidate 0 of run run: .*well"),
-        ("UPDATE candidates SET session_id = NULL WHERE id = 1", r"candidate 0 of run run: .*no session"),
-        ("UPDATE candidates SET verdict_id = 2 WHERE id = 1", r"candidate 0 of run run: its verdict is of another kernel"),
-        ("UPDATE candidates SET asked_after = 9 WHERE id = 1", r"candidate 0 of run run: it was asked for after 9"),
-        ("UPDATE candidates SET seconds = '{\"a\": \"b\"}' WHERE id = 1", r"candidate 0 of run run: .*seconds"),
-        ("UPDATE candidates SET add_value = 0.7 WHERE id = 2", r"results: candidate 1 of run run: its row says"),
-        ("UPDATE candidates SET cell = '[9,9,9]' WHERE id = 2", r"results: candidate 1 of run run: its row says"),
-        ("UPDATE candidates SET add_status = 'not_added' WHERE id = 1", r"results: candidate 0 of run run: its row says"),
-        ("UPDATE candidate_parents SET position = 5 WHERE position = 1", r"its parents have gaps"),
-        ("UPDATE model_calls SET position = 5 WHERE id = 2", r"calls: model call 2: expected call 1"),
-        ("UPDATE model_calls SET prompt = '[[\"user\",999]]' WHERE id = 1", r"calls: model call 1: names texts .*999"),
-        ("UPDATE model_calls SET prompt = 'x' WHERE id = 1", r"calls: model call 1: "),
-        ("UPDATE timing_sessions SET samples = '[' WHERE id = 1", r"sessions: session 1: its samples cannot be read"),
-        ("UPDATE timing_sessions SET log_ratio = 5 WHERE id = 1", r"sessions: session 1: its samples say"),
-        ("UPDATE timing_sessions SET log_low = -50 WHERE id = 1", r"sessions: session 1: its samples say"),
-        ("UPDATE timing_sessions SET log_low = NULL WHERE id = 1", r"sessions: session 1: its samples say"),
-        ("UPDATE timing_sessions SET samples = replace(samples, '100.0', '-1.0') WHERE id = 1", r"sessions: session 1: "),
-        ("DROP TRIGGER kernels_no_update", r"tables: kernels_no_update: the trigger is missing"),
-        ("DROP INDEX candidates_kernel", r"tables: candidates_kernel: the index is missing"),
-        ("UPDATE sqlite_sequence SET seq = 1 WHERE name = 'kernels'", r"tables: kernels: row \d+ is above"),
-        ("DELETE FROM kernels WHERE id = 1", r"file: row \d+ of \w+: names a row of kernels that is not there"),
-    ],
-)  # fmt: skip
-def test_damage_is_named_by_its_row(path, statement, expected):
-    if statement.startswith("DROP"):
-        with Store.open(path, create=False) as store:
-            store.read(statement)
-    else:
-        damage(path, statement)
+DAMAGE = [
+    ("UPDATE kernels SET source = source || ' ' WHERE id = 3", r"kernels: kernel 3: its source has digest"),
+    ("UPDATE texts SET content = x'00' WHERE id = 1", r"texts: text 1: cannot be unpacked"),
+    ("UPDATE texts SET content = (SELECT content FROM texts WHERE id = 2) WHERE id = 1", r"text 1: .*another digest"),
+    ("UPDATE texts SET n_characters = 3 WHERE id = 1", r"texts: text 1: expected 3 characters"),
+    ("UPDATE runs SET config = '[1]' WHERE id = 1", r"provenance: run run: .*configuration"),
+    ("UPDATE runs SET seed = 'x' WHERE id = 1", r"provenance: run run: "),
+    ("UPDATE runs SET uid = NULL WHERE id = 1", r"provenance: run run: has no id"),
+    ("UPDATE run_states SET value = '{'", r"provenance: state reserved of run run: "),
+    ("UPDATE run_seeds SET position = 4 WHERE run_id = 1", r"provenance: run run: its seeds have gaps"),
+    ("UPDATE environments SET identity = '{}'", r"provenance: environment \w+: its identity has key"),
+    ("UPDATE measures_schemas SET axes = '[]'", r"provenance: axes \w+: its axes have version"),
+    ("UPDATE problems SET definition = '3'", r"provenance: problem \w+: "),
+    ("UPDATE verdicts SET status = 'fine' WHERE id = 1", r"candidates: verdict 1: .*fine"),
+    ("UPDATE verdicts SET build = '{}' WHERE id = 1", r"candidates: verdict 1: "),
+    ("UPDATE verdicts SET measures = '[\"x\"]' WHERE id = 1", r"candidates: verdict 1: "),
+    ("UPDATE verdicts SET gate = 'odd' WHERE id = 1", r"candidates: verdict 1: "),
+    ("UPDATE verdicts SET identity = NULL WHERE id = 1", r"candidates: verdict 1: .*identity"),
+    ("DELETE FROM candidates WHERE run_id = 1 AND idx = 2", r"candidates: candidate 3 of run run: expected candidate 2"),
+    ("UPDATE candidates SET outcome = 'no_kernel' WHERE id = 1", r"candidate 0 of run run: its outcome is no_kernel"),
+    ("UPDATE candidates SET outcome = 'well' WHERE id = 1", r"candidate 0 of run run: .*well"),
+    ("UPDATE candidates SET session_id = NULL WHERE id = 1", r"candidate 0 of run run: .*no session"),
+    ("UPDATE candidates SET verdict_id = 2 WHERE id = 1", r"candidate 0 of run run: its verdict is of another kernel"),
+    ("UPDATE candidates SET asked_after = 9 WHERE id = 1", r"candidate 0 of run run: it was asked for after 9"),
+    ("UPDATE candidates SET seconds = '{\"a\": \"b\"}' WHERE id = 1", r"candidate 0 of run run: .*seconds"),
+    ("UPDATE candidates SET add_value = 0.7 WHERE id = 2", r"results: candidate 1 of run run: its row says"),
+    ("UPDATE candidates SET cell = '[9,9,9]' WHERE id = 2", r"results: candidate 1 of run run: its row says"),
+    ("UPDATE candidates SET add_status = 'not_added' WHERE id = 1", r"results: candidate 0 of run run: its row says"),
+    ("UPDATE candidate_parents SET position = 5 WHERE position = 1", r"its parents have gaps"),
+    ("UPDATE model_calls SET position = 5 WHERE id = 2", r"calls: model call 2: expected call 1"),
+    ("UPDATE model_calls SET prompt = '[[\"user\",999]]' WHERE id = 1", r"calls: model call 1: names texts .*999"),
+    ("UPDATE model_calls SET prompt = 'x' WHERE id = 1", r"calls: model call 1: "),
+    ("UPDATE timing_sessions SET samples = '[' WHERE id = 1", r"sessions: session 1: its samples cannot be read"),
+    ("UPDATE timing_sessions SET log_ratio = 5 WHERE id = 1", r"sessions: session 1: its samples say"),
+    ("UPDATE timing_sessions SET log_low = -50 WHERE id = 1", r"sessions: session 1: its samples say"),
+    ("UPDATE timing_sessions SET log_low = NULL WHERE id = 1", r"sessions: session 1: its samples say"),
+    ("UPDATE timing_sessions SET samples = replace(samples, '100.0', '-1.0') WHERE id = 1", r"sessions: session 1: "),
+    ("DROP TRIGGER kernels_no_update", r"tables: kernels_no_update: the trigger is missing"),
+    ("DROP INDEX candidates_kernel", r"tables: candidates_kernel: the index is missing"),
+    ("UPDATE sqlite_sequence SET seq = 1 WHERE name = 'kernels'", r"tables: kernels: row \d+ is above"),
+    ("DELETE FROM kernels WHERE id = 1", r"file: row \d+ of \w+: names a row of kernels that is not there"),
+]  # fmt: skip
+
+
+def groups():
+    """The damages in groups that each touch a table at most once, so that one check can be asked for several."""
+    found = []
+    for statement, expected in DAMAGE:
+        table = re.match(r"(?:UPDATE|DELETE FROM|DROP \w+) (\w+)", statement)[1]
+        group = next((group for group in found if table not in group), None)
+        if group is None:
+            found.append(group := {})
+        group[table] = (statement, expected)
+    return [list(group.values()) for group in found]
+
+
+@pytest.mark.parametrize("group", groups())
+def test_damage_is_named_by_its_row(path, group):
+    damage(path, *(statement for statement, _ in group if not statement.startswith("DROP")))
+    with Store.open(path, create=False) as store:
+        for statement, _ in group:
+            if statement.startswith("DROP"):
+                store.read(statement)
     report = findings(path)
     assert not report.clean
-    assert any(re.search(expected, str(finding)) for finding in report.findings), [str(f) for f in report.findings]
+    lines = [str(finding) for finding in report.findings]
+    for statement, expected in group:
+        assert any(re.search(expected, line) for line in lines), (statement, lines)
 
 
 @pytest.mark.parametrize(
@@ -213,3 +232,26 @@ def test_the_command_says_what_it_found_by_its_exit_status(path):
     assert mended.exit_code == 0
     assert "1 standings were worked out again" in mended.output
     assert fsck().exit_code == 0
+
+
+JUNK = (None, "", "x", "[]", "{}", "[[1]]", "NaN", -1, 10**12, 1.5, b"\xff\x00", "null", '{"a": 1e999}')
+
+
+@pytest.mark.parametrize("seed", range(400 if SOAK else 6))
+@(pytest.mark.slow if SOAK else lambda test: test)
+def test_no_value_in_any_column_is_a_crash(path, seed):
+    chance = random.Random(seed)
+    with Store.open(path, create=False) as store:
+        tables = [row[0] for row in store.read("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        table = chance.choice([name for name in tables if not name.startswith(("sqlite_", "alembic")) and name != "work"])
+        column = chance.choice([row[1] for row in store.read(f"PRAGMA table_info({table})")])
+        junk = chance.choice(JUNK)
+        for (name,) in store.read("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            store.read(f"DROP TRIGGER {name}")
+        store.read("PRAGMA foreign_keys=OFF")
+        where = f"WHERE rowid = (SELECT MAX(rowid) FROM {table})" if chance.random() < 0.8 else ""
+        with contextlib.suppress(StorageError):
+            store.read(f"UPDATE {table} SET {column} = ? {where}", (junk,))
+        for repair in (False, True):
+            report = check(store, repair=repair)
+            assert all(len(str(finding).splitlines()) <= 1 for finding in report.findings), (table, column, junk)

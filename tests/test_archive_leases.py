@@ -252,7 +252,7 @@ class Queues(RuleBasedStateMachine):
 SOAK = bool(os.environ.get("EVO_L2_SOAK"))
 TestQueues = pytest.mark.slow(Queues.TestCase) if SOAK else Queues.TestCase
 TestQueues.settings = settings(
-    max_examples=200 if SOAK else 5,
+    max_examples=200 if SOAK else 3,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -28,6 +28,8 @@ from evo_l2.kernel import Kernel
 from experiments.cli import main
 
 ROOT = Path(__file__).parent.parent
+SOAK = bool(os.environ.get("EVO_L2_SOAK"))
+LONGER = pytest.mark.slow if SOAK else lambda test: test
 READING = (["stats"], ["top"], ["show", "00"], ["fsck"])
 
 
@@ -78,7 +80,8 @@ def examined(path):
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@LONGER
+@pytest.mark.parametrize("seed", range(40 if SOAK else 4))
 def test_a_file_cut_short_anywhere_is_named_and_left_as_it_is(whole, tmp_path, seed):
     data = whole.read_bytes()
     n_bytes = random.Random(seed).choice([random.Random(seed).randrange(1, len(data)), 4096 * (1 + seed), 50 * (1 + seed)])
@@ -93,7 +96,8 @@ def test_a_file_cut_short_anywhere_is_named_and_left_as_it_is(whole, tmp_path, s
         assert len(done.stderr.splitlines()) <= 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@LONGER
+@pytest.mark.parametrize("seed", range(40 if SOAK else 2))
 def test_pages_of_noise_are_no_crash(whole, tmp_path, seed):
     chance = random.Random(seed)
     data = bytearray(whole.read_bytes())
