@@ -13,7 +13,7 @@ from archive.rework import Material, Standing, expected_standings, replay_result
 from archive.store import Store
 from evo_l2.evaluation import Estimate
 from evo_l2.measures import MeasuresSchema
-from evo_l2.timing import pooled_estimate
+from evo_l2.timing import single_estimates
 
 __all__ = ["Stale", "check_results", "check_sessions", "check_standings"]
 
@@ -45,24 +45,39 @@ def check_sessions(store: Store) -> Iterator[Finding | Note]:
     """Samples can be read, and a session's estimate follows from them."""
     n_redrawn = 0
     sql = "SELECT id, samples, purpose, log_ratio, log_low, log_high, n_blocks FROM timing_sessions WHERE id > ?"
-    for key, samples, purpose, *columns in pages(store, sql):
-        where = f"session {key}"
-        try:
-            found = pooled_estimate((load_session(samples, purpose),))
-        except UNREADABLE as error:
-            yield Finding("sessions", where, f"its samples cannot be read: {error}")
-            continue
-        stored = load_estimate(*columns)
-        if stored is None or found is None:
-            if stored is not found or any(column is not None for column in columns):
+    for batch in _batches(pages(store, sql)):
+        sessions = []
+        readable = []
+        for row in batch:
+            try:
+                sessions.append(load_session(row[1], row[2]))
+                readable.append(row)
+            except UNREADABLE as error:
+                yield Finding("sessions", f"session {row[0]}", f"its samples cannot be read: {error}")
+        for (key, _, _, *columns), found in zip(readable, single_estimates(sessions), strict=True):
+            where = f"session {key}"
+            stored = load_estimate(*columns)
+            if stored is None or found is None:
+                if stored is not found or any(column is not None for column in columns):
+                    yield Finding("sessions", where, f"its samples say {_words(found)}, its row says {_words(stored)}")
+                continue
+            same, exact = _same_interval(stored, found)
+            if not same:
                 yield Finding("sessions", where, f"its samples say {_words(found)}, its row says {_words(stored)}")
-            continue
-        same, exact = _same_interval(stored, found)
-        if not same:
-            yield Finding("sessions", where, f"its samples say {_words(found)}, its row says {_words(stored)}")
-        n_redrawn += same and not exact
+            n_redrawn += same and not exact
     if n_redrawn:
         yield Note(f"{n_redrawn} sessions have an interval that an earlier version drew; this one draws other resamples")
+
+
+def _batches(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    """Rows, so many at a time that their resamples take a few megabytes."""
+    batch: list[Any] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == 256:
+            yield batch
+            batch = []
+    yield batch
 
 
 def _words(estimate: Estimate | None) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -15,7 +16,8 @@ from click.testing import CliRunner
 from archive import Store
 from archive.checking import check
 from evo_l2.errors import StorageError
-from evo_l2.evaluation import Status
+from evo_l2.evaluation import Status, TimingSession
+from evo_l2.timing import pooled_estimate, single_estimates
 from experiments.cli import main
 
 SOAK = bool(os.environ.get("EVO_L2_SOAK"))
@@ -232,6 +234,13 @@ def test_the_command_says_what_it_found_by_its_exit_status(path):
     assert mended.exit_code == 0
     assert "1 standings were worked out again" in mended.output
     assert fsck().exit_code == 0
+
+
+def test_sessions_estimated_together_are_estimated_as_each_by_itself():
+    many = [cases.session(n, 1 + n / 9, n_blocks=6 + n % 3, conclusive=n % 5 != 0) for n in range(60)]
+    two = [TimingSession(one.cases + other.cases) for one, other in itertools.pairwise(many)]
+    assert single_estimates([*many, *two]) == [pooled_estimate((session,)) for session in [*many, *two]]
+    assert single_estimates([]) == []
 
 
 JUNK = (None, "", "x", "[]", "{}", "[[1]]", "NaN", -1, 10**12, 1.5, b"\xff\x00", "null", '{"a": 1e999}')
