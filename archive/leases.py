@@ -58,7 +58,8 @@ class SteadyClock:
     """Seconds since the epoch, but never backwards, and never still while the machine's clock is set back.
 
     It goes by the wall clock where that leads, and by the monotonic clock from the latest moment seen elsewhere; so a
-    lease that was taken before a clock was set back still expires in the seconds it was given.
+    lease that was taken before a clock was set back still expires in the seconds it was given, counted at the latest from
+    when a worker first looks. Clocks of several hosts that differ lengthen or shorten a lease by as much.
 
     Args:
         wall: The machine's clock; another one in tests.

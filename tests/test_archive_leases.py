@@ -239,7 +239,9 @@ class Queues(RuleBasedStateMachine):
         assert counts.n_waiting + counts.n_taken == len(self.put) - len(self.finished)
 
     def teardown(self):
-        # Whatever happened, all that is left is done in the end, in as many seconds as the longest lease lasts.
+        # Whatever happened, all that is left is done in the end, in as many seconds as the longest lease lasts after a look.
+        for queue in self.queues:
+            queue.counts("reverify")
         for machine in self.machines:
             machine.pass_time(101)
         for _ in self.put - set(self.finished):
