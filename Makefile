@@ -11,7 +11,7 @@ help:
 	@echo "make test         install what the tests need, then lint, type-check and test"
 	@echo "make lint         formatting, lint, types and import layers only"
 	@echo "make bench        benchmarks of the loop and the archive"
-	@echo "make soak         kill test and hostile candidates, at full length"
+	@echo "make soak         kill tests (1,000 kills of writers), merges, leases and hostile candidates, at full length"
 	@echo "make gpu-test     on a machine with a card: install what its tests need (no model), then the tests marked gpu"
 	@echo "make gpu-bench    on a machine with a card: the seeds over ten shapes against cuBLAS and its kin, into build/gpu-bench"
 

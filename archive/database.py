@@ -159,12 +159,21 @@ def translated(error: Exception, path: Path) -> StorageError:
     """SQLite's error as one clear line."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     text = str(cause)
+    if "NOT NULL" in text:
+        return StorageError(
+            f"a row for {path} lacks a value", expected="a number where one is due", found=f"NaN, or none: {text}"
+        )
     if isinstance(cause, sqlite3.IntegrityError):
         expected = "one process for each run"
         hint = "stop the other process, then evo-l2 resume"
         return StorageError(f"a row of {path} contradicts another", expected=expected, found=text, hint=hint)
     if "is full" in text:
         return StorageError(f"{path} cannot grow", expected="room on its disk", found=text, hint=f"df -h {path.parent}")
+    if "locking protocol" in text:
+        hint = "--db a path on a disk of this machine"
+        return StorageError(
+            f"{path} cannot be shared", expected="a local disk", found=f"{text}, as on a network folder", hint=hint
+        )
     if "locked" in text:
         expected = "to get the write lock in time"
         hint = f"fuser {path}, to see which process holds it"
@@ -302,7 +311,11 @@ def _set_up(database: Database, *, durable: bool, busy_timeout_s: float) -> None
     deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL").all()
+            mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar_one()
+            if mode != "wal":
+                found = f"SQLite keeps journal mode {mode} there, as on a network folder"
+                hint = "--db a path on a disk of this machine"
+                raise StorageError(f"{database.path} cannot be shared", expected="a local disk", found=found, hint=hint)
             break
         # SQLite does not wait for the lock that this change needs, so two processes that make one file can collide here.
         except sa.exc.OperationalError as error:

@@ -17,11 +17,14 @@ from evo_l2.errors import StorageError
 from evo_l2.evaluation import BuildReport, Status, Verdict
 from evo_l2.products import read_product
 
-__all__ = ["BuildCache", "BuildOutcome", "Kept", "key_of"]
+__all__ = ["FACTS", "BuildCache", "BuildOutcome", "Kept", "key_of"]
 
-_FACTS = "facts.json"
+FACTS = "facts.json"
+"""The file of an entry that says what it is; it is as old as the entry's last use (see `evo_l2.cache_pruning`)."""
 _STALE_S = 3600.0
 _MOST_FACTS_BYTES = 4 << 20
+_NOTED_S = 600.0
+"""Uses of one entry within so many seconds are noted once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class BuildCache:
         place = self._folder / key[:2] / key
         kept = self._fetch(place, 0.0)
         if kept is not None:
+            _note_use(place / FACTS)
             return kept
         begin = time.perf_counter()
         with self.work() as work:
@@ -163,7 +167,7 @@ class BuildCache:
     def _fetch(self, place: Path, seconds: float) -> Kept | None:
         """What an entry says; None when there is none, or when it is damaged."""
         try:
-            facts = json.loads(read_product(place / _FACTS, _MOST_FACTS_BYTES))
+            facts = json.loads(read_product(place / FACTS, _MOST_FACTS_BYTES))
             log, more = str(facts["log"]), dict(facts["facts"])
             if facts["gate"] is not None:
                 gate, message = facts["gate"], facts["message"]
@@ -187,7 +191,7 @@ class BuildCache:
             "facts": dict(outcome.facts),
             "digests": {name: _digest(work / name) for name in self._products} if verdict is None else {},
         }
-        (work / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+        (work / FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
     def _remove_stale(self) -> None:
         """Removes the folders of builds that were killed."""
@@ -195,6 +199,13 @@ class BuildCache:
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _STALE_S:
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def _note_use(path: Path) -> None:
+    """Marks an entry as used now; a cache that cannot be written serves all the same."""
+    with contextlib.suppress(OSError):
+        if abs(time.time() - path.stat().st_mtime) > _NOTED_S:
+            os.utime(path)
 
 
 def _remove(path: Path) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evo_l2.evaluation import Estimate, TimingSession
 
-__all__ = ["log_ratio", "pooled_estimate"]
+__all__ = ["log_ratio", "pooled_estimate", "single_estimates"]
 
 _N_RESAMPLES = 1000
 _BOOTSTRAP_SEED = 20251
@@ -49,6 +49,26 @@ def _percentile(ordered: NDArray[np.float64], share: float) -> float:
     weight = place - below
     step = high - low
     return low + step * weight if weight < 0.5 else high - step * (1 - weight)
+
+
+def single_estimates(sessions: Sequence[TimingSession]) -> list[Estimate | None]:
+    """`pooled_estimate` of each session by itself, to the last digit; several times as fast for many of one shape."""
+    found: list[Estimate | None] = [None] * len(sessions)
+    alike: dict[tuple[int, ...], list[int]] = {}
+    pools = [_pools((session,)) for session in sessions]
+    for number, pool in enumerate(pools):
+        if pool:
+            alike.setdefault(tuple(case.size for case in pool), []).append(number)
+    for sizes, numbers in alike.items():
+        resampled = np.zeros((len(numbers), _N_RESAMPLES))
+        for case, (below, above) in enumerate(_median_ranks(sizes)):
+            stacked = np.stack([pools[number][case] for number in numbers])
+            resampled += (stacked[:, below] + stacked[:, above]) / (2 * len(sizes))
+        lows, highs = np.percentile(resampled, [2.5, 97.5], axis=1)
+        for number, low, high in zip(numbers, lows, highs, strict=True):
+            value = _middle(pools[number])
+            found[number] = Estimate(value, min(float(low), value), max(float(high), value), sum(sizes))
+    return found
 
 
 @functools.lru_cache(maxsize=256)

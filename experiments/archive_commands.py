@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from experiments.command import db_argument, guarded, json_option
+from experiments.keeping_commands import KEEPING
 from experiments.mining_commands import MINING
 
 if TYPE_CHECKING:
@@ -167,5 +168,5 @@ def import_(
     import_kernels(db, source, preset, overrides, licence, dry_run=dry_run, as_json=as_json)
 
 
-for command in MINING:
+for command in (*MINING, *KEEPING):
     archive.add_command(command)

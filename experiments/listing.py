@@ -12,7 +12,7 @@ from rich.text import Text
 from archive.address import Address
 from archive.export import export
 from archive.mining import top
-from archive.store import Store
+from archive.read_only import open_to_read
 from evo_l2.kernel import Kernel
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
@@ -27,7 +27,7 @@ def best_kernels(db: Address, count: int) -> list[Kernel]:
     Raises:
         StorageError: The database cannot be read, or has no run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         return [elite.kernel for elite in top(store, None, count=count)]
 
 
@@ -37,7 +37,7 @@ def export_kernels(db: Address, folder: Path, run_name: str | None, count: int |
     Raises:
         StorageError: The database cannot be read, or the folder is not empty or cannot be written.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         done = export(store, folder, run_name, count=count)
     if as_json:
         print(json.dumps({"folder": str(done.directory), "kernels": done.n_kernels, "table": str(done.table)}, indent=2))

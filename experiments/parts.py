@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
 
 __all__ = [
+    "build_caches",
     "cache_dir",
     "check_target",
     "cuda_card",
@@ -42,6 +43,11 @@ def cache_dir() -> Path:
     """Where builds and converted models are kept: `$XDG_CACHE_HOME/evo-l2`, or `~/.cache/evo-l2`."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "evo-l2"
+
+
+def build_caches() -> tuple[Path, ...]:
+    """Where both targets keep what they built, whether or not it is there."""
+    return cache_dir() / "cpu" / "kernels", cache_dir() / "cuda" / "cuda-kernels"
 
 
 def make_problem(config: RunConfig) -> Problem:

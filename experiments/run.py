@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from archive.address import Address
+from archive.merging import check_resumable
+from archive.read_only import open_to_read
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits
 from evo_l2.contracts import AddResult, Archive, Candidate, Elite, Evaluator, Generator, ModelCall
@@ -178,6 +180,7 @@ def resume(db: Address, run_name: str | None, observer: Observer, overrides: Seq
         if "import" in run.config:
             hint = f"evo-l2 archive import {db} {run.config['import'].get('source', 'SOURCE')}"
             raise ConfigurationError(f"{run.name} is no search", expected="a run", found="an import", hint=hint)
+        check_resumable(store, run.name)
         config = restore_config(run.config)
         if overrides:
             config = restore_config({**config.dump(), "budget": {**config.budget.model_dump(), **dict(overrides)}})
@@ -339,7 +342,7 @@ def _recorded(
     from mutators.generators.recorded import RecordedGenerator
 
     path, name = replay
-    with Store.open(path, create=False) as store:
+    with open_to_read(path) as store:
         old = store.open_run(name)
         if old.problem_key != problem.key:
             expected = f"a run of problem {problem.key}"
