@@ -23,7 +23,7 @@ _CONNECT_TIMEOUT_S = 10
 class PostgresDatabase(Database):
     """One connection to a server, one transaction at a time.
 
-    Transactions that write wait for each other, by a lock of the whole database, as they do in a file: the ids of rows follow
+    Transactions that write wait for each other, by a lock of the whole archive, as they do in a file: the ids of rows follow
     the order of commits, and what a run saw when it was started can be told by the last id of then.
     """
 
@@ -55,7 +55,7 @@ class PostgresDatabase(Database):
 
     def _begin(self) -> None:
         self._driver.execute("BEGIN")
-        self._driver.execute("SELECT pg_advisory_xact_lock(%s)", (APPLICATION_ID,))
+        self._driver.execute("SELECT pg_advisory_xact_lock(%s, hashtext(current_schema()))", (APPLICATION_ID,))
 
     def _roll_back(self) -> None:
         import psycopg

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,16 @@ def test_a_server_has_the_tables_and_views_of_a_file(store, tmp_path):
     for view in two.get_view_names():
         store.read(f"SELECT * FROM {view} LIMIT 1")
     assert store.read("SELECT version_num FROM alembic_version") == [(HEAD,)]
+
+
+def test_several_that_make_one_archive_at_once_make_one(postgres):
+    address = postgres.fresh()
+    with ThreadPoolExecutor(4) as pool:
+        for opened in [*pool.map(lambda _: Store.open(address), range(4))]:
+            with opened:
+                start(opened)
+    with Store.open(address, create=False) as store:
+        assert [run.name for run in store.runs()] == ["run", "run-2", "run-3", "run-4"]
 
 
 # --- what a server refuses --------------------------------------------------------------------------------------------
