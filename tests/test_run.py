@@ -17,7 +17,7 @@ from evo_l2.errors import EvoL2Error
 from experiments.config import load_config
 from experiments.run import execute, resume
 
-N_KILLS = 100 if os.environ.get("EVO_L2_SOAK") else 12
+N_KILLS = 100 if os.environ.get("EVO_L2_SOAK") else 5
 QUICK = ("timing.blocks=8", "timing.min_batch_ms=0.5", "timing.finalists=0")
 
 
