@@ -236,7 +236,7 @@ class TimingConfig(Section):
     """How kernels are timed in pairs with the baseline."""
 
     blocks: Annotated[int, Field(ge=8, le=1000)] = 12
-    """Blocks of paired samples in the first look at a kernel."""
+    """Blocks of paired samples (kernel and baseline in turns, not blocks of threads) in the first look at a kernel."""
     min_batch_ms: Annotated[float, Field(gt=0, le=1000)] = 4.0
     """Shortest time of one sample on the CPU, in milliseconds; fast kernels are called several times in it."""
     finalists: Annotated[int, Field(ge=0, le=64)] = 3

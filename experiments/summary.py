@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome, Remeasurement
-from evo_l2.errors import KernelError
 from evo_l2.evaluation import Estimate, Status, TimingSession
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
@@ -22,8 +19,9 @@ from evo_l2.timing import log_ratio, pooled_estimate
 from experiments.config import restore_config
 from experiments.parts import make_problem
 from experiments.run import Finished
+from experiments.seed_names import names_by_digest
 
-__all__ = ["CaseRow", "KernelRow", "OperatorRow", "Ratio", "Summary", "ratio", "summarise"]
+__all__ = ["CaseRow", "KernelRow", "OperatorRow", "Ratio", "RefusalRow", "Summary", "ratio", "summarise"]
 
 _MODEL_FREE = frozenset({"parametric", "seed"})
 
@@ -42,6 +40,19 @@ class KernelRow:
     """Whether the estimate is from measurements after the search."""
     status: str
     """`passed`, or how it failed."""
+    gate: str | None = None
+    """The gate that it failed, and why; None where it passed or was not reached."""
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalRow:
+    """How many kernels of a run one gate stopped, and the first of them."""
+
+    status: str
+    gate: str
+    n_kernels: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,10 @@ class Summary:
     """Kernels that were built and gated, and not run."""
     n_untimed: int
     """Kernels of this run that passed and could not be timed, however often it was tried."""
+    is_build_only: bool = False
+    """Whether the run was to run nothing."""
+    refusals: tuple[RefusalRow, ...] = ()
+    """By status and gate, the most first."""
 
 
 def ratio(above: Estimate, below: Estimate) -> Ratio:
@@ -132,8 +147,9 @@ def summarise(finished: Finished) -> Summary:
         run = store.open_run(finished.name)
         candidates = list(run.history())
         added = [result.status is not AddStatus.NOT_ADDED for result in run.results()]
-        problem = make_problem(restore_config(run.config))
-        names = _seed_names(run)
+        config = restore_config(run.config)
+        problem = make_problem(config)
+        names = names_by_digest(config)
         seeds = tuple(_seed_row(run, kernel, names, candidates) for kernel in run.seeds())
         elite = next((elite for elite in run.ranked() if _final(elite)), finished.best)
         if elite is not None and elite.estimate is None:
@@ -163,24 +179,20 @@ def summarise(finished: Finished) -> Summary:
         usd=sum(call.reply.cost_usd for call in calls),
         n_never_run=sum(c.evaluation is not None and c.evaluation.status is Status.BUILT for c in candidates),
         n_untimed=n_untimed,
+        is_build_only=config.target == "cuda" and config.cuda.mode == "build-only",
+        refusals=_refusals(candidates),
     )
 
 
-def _seed_names(run: RunHandle) -> dict[str, str]:
-    """Names of the seeds by digest: of the built-in ones, and of files that are still as they were."""
-    from experiments.seeds import load_seeds, seed_names
-
-    config = restore_config(run.config)
-    names: dict[str, str] = {}
-    for layout in config.problem.layouts:
-        pairs = zip(load_seeds(run.target, layout), seed_names(run.target, layout), strict=True)
-        names.update((kernel.digest, name) for kernel, name in pairs)
-    for word in () if config.seeds == "builtin" else config.seeds:
-        path = Path(word)
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            with contextlib.suppress(OSError, KernelError):
-                names.setdefault(Kernel.from_file(file, run.target).digest, file.stem)
-    return names
+def _refusals(candidates: Sequence[Candidate]) -> tuple[RefusalRow, ...]:
+    """What stopped the kernels that were judged in this run."""
+    digests: dict[tuple[str, str], list[str]] = {}
+    for one in candidates:
+        verdict = one.evaluation.verdict if one.evaluation is not None else None
+        if one.kernel is not None and verdict is not None and not verdict.status.is_good:
+            digests.setdefault((verdict.status.value, verdict.gate or "none"), []).append(one.kernel.digest)
+    rows = [RefusalRow(status, gate, len(found), found[0]) for (status, gate), found in digests.items()]
+    return tuple(sorted(rows, key=lambda row: -row.n_kernels))
 
 
 def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidates: Sequence[Candidate]) -> KernelRow:
@@ -190,7 +202,9 @@ def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidat
         found = [c for c in candidates if c.kernel is not None and c.kernel.digest == kernel.digest]
         evaluation = found[0].evaluation if found else None
         status = evaluation.status.value if evaluation is not None else found[0].outcome.value if found else "not reached"
-        return KernelRow(_name(kernel.digest, names), kernel.digest, None, False, status)
+        verdict = evaluation.verdict if evaluation is not None else None
+        gate, message = (verdict.gate, verdict.message) if verdict is not None else (None, None)
+        return KernelRow(_name(kernel.digest, names), kernel.digest, None, False, status, gate, message)
 
 
 def _row(elite: Elite, names: Mapping[str, str]) -> KernelRow:

@@ -22,7 +22,8 @@ __all__ = ["GATES", "Refusal", "first_refusal", "refusals"]
 
 GATES = {
     "symbols": "a variable that outlives the call lets a kernel remember results instead of computing them",
-    "matrix-class": "sums in a narrower format than declared are faster and wrong where the tests do not look",
+    "matrix-class": "products or sums in another format than the class declares solve another problem, and are wrong where "
+    "the tests do not look",
     "narrow-formats": "operands rounded to 8 bits or fewer pass for half precision where few values are looked at",
     "local-memory": "the driver sets local memory aside for every thread that may be resident, and fails when there is none; "
     "beside a kernel's own variables lies there what earlier launches left",
