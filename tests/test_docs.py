@@ -15,6 +15,10 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.evaluator import CpuEvaluator
 from evo_l2.targets.cpu.screen import ALLOWED_HEADERS
 from evo_l2.targets.cuda import screen as cuda_screen
+from evo_l2.targets.cuda.cards import card_for
+from evo_l2.targets.cuda.prepare import prepare
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.tunables import substitute
 from experiments.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +30,20 @@ KERNELS = [
     for block in re.findall(r"```c\n(.*?)```", TEXT, re.DOTALL)
     if "//! launch" in block
 ]
+
+
+ON_A_CARD = [block for block in re.findall(r"```c\+\+\n(.*?)```", TEXT, re.DOTALL) if "//! launch" in block]
+
+
+@pytest.mark.parametrize("source", ON_A_CARD, ids=["smallest", "tiles"])
+def test_every_whole_kernel_for_a_card_on_the_page_is_built(source: str, nvrtc: CudaCompiler) -> None:
+    kernel = Kernel(source, "cuda")
+    for values in ({t.name: t.domain[0] for t in kernel.tunables}, {t.name: t.domain[-1] for t in kernel.tunables}):
+        moved = Kernel(substitute(source, kernel.tunables, values), "cuda")
+        prepared = prepare(moved, Hgemm(((17, 33, 65, 2), (256, 256, 256, 1))), nvrtc, card_for("sm_80"))
+        assert prepared.verdict is None, prepared.verdict
+        assert prepared.build is not None
+        assert prepared.build.resources["spill_bytes"] == 0
 
 
 def test_every_header_that_is_allowed_is_listed_and_no_other() -> None:
