@@ -184,7 +184,7 @@ def verify(
 @click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="How many of them.")
 @click.option(
     "--shapes", "shapes", multiple=True, default=("4096,4096,4096",), show_default=True,
-    help="M,N,K[,BATCH], or a named set such as ten; may be given again.",
+    help="M,N,K[,BATCH], or a named set: ten, small, square-cpu, mixed-cpu, grid-1000; may be given again.",
 )  # fmt: skip
 @click.option("--accumulate", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
 @click.option("--mode", type=click.Choice(["offline", "server", "host"]), default="offline", show_default=True,

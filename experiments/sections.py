@@ -58,8 +58,8 @@ class ProblemConfig(Section):
     name: Literal["hgemm"] = "hgemm"
     """The problem; `hgemm` is half-precision matrix multiplication."""
     shapes: str | tuple[tuple[int, ...], ...] = ((512, 512, 512),)
-    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu, ten); the objective is the
-    geometric mean over them."""
+    """A list of [M, N, K] or [M, N, K, BATCH], or a named set: small, square-cpu, mixed-cpu, or ten (cubes from 256 to 8192,
+    and four with a long or a short side; see docs/EVALUATION.md). The objective is the geometric mean over them."""
     accumulate: Literal["fp32", "fp16"] = "fp32"
     """Precision of the sums that a kernel has to keep."""
     layouts: tuple[Literal["nn", "nt"], ...] = ("nn",)
@@ -267,7 +267,7 @@ class CudaConfig(Section):
     """What CUDA kernels are built for, and whether they run."""
 
     card: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = "auto"
-    """Name of the card, for instance A100; auto takes the one in this machine."""
+    """Name of the card: A100, RTX 3090, H100, H200 or B200; auto takes the one in this machine."""
     mode: Literal["run", "build-only"] = "run"
     """run, or build-only: kernels are built, read and gated, and nothing is run or timed."""
     builder: Literal["auto", "nvcc", "nvrtc"] = "auto"

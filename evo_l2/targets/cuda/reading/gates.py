@@ -16,7 +16,8 @@ from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
 from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local
 from evo_l2.targets.cuda.reading.ptx import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.reading.resources import matrix_operations, narrow_instructions
-from evo_l2.targets.cuda.reading.sass import Sass
+from evo_l2.targets.cuda.reading.sass import Sass, first_line_of_use
+from evo_l2.targets.cuda.reading.variable_names import plain_name
 
 __all__ = ["GATES", "Refusal", "first_refusal", "refusals"]
 
@@ -58,7 +59,9 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
             instead = "use a workspace, and __constant__ for tables"
             if symbol.section.startswith(".nv.constant"):
                 instead = "its address stands among the file's data; read __constant__ tables by their names and an index"
-            yield Refusal("symbols", f"{symbol.name} ({symbol.size} bytes) is a variable that kernels can write; {instead}")
+            where = _at(first_line_of_use(symbol, sass.instructions)).replace(" in", ", used in")
+            what = f"{plain_name(symbol.name)} ({symbol.size} bytes) is a variable that kernels can write{where}"
+            yield Refusal("symbols", f"{what}; {instead}")
     for instruction in constant_addresses(sass, code.arch):
         instead = "read __constant__ tables by their names and an index"
         message = f"the kernel takes an address by which constant memory can be written{_at(instruction.line)}; {instead}"

@@ -20,6 +20,7 @@ from evo_l2.targets.messages import printable
 __all__ = [
     "Instruction",
     "Sass",
+    "first_line_of_use",
     "globals_in_use",
     "instruction_class",
     "instruction_mix",
@@ -274,6 +275,13 @@ def globals_in_use(cubin: Cubin, instructions: Iterable[Instruction]) -> tuple[S
             n_bytes = next((int(m) // 8 for m in instruction.modifiers if m in ("64", "128", "256")), 4)
             read.update(range(int(match["offset"], 16), int(match["offset"], 16) + n_bytes))
     return tuple(symbol for symbol in cubin.symbols if symbol.is_pinned or _is_read(symbol, read))
+
+
+def first_line_of_use(symbol: Symbol, instructions: Iterable[Instruction]) -> int | None:
+    """The line of the first instruction that reads the variable's address; None where none does, or where it has no line."""
+    places = {f"{slot:#x}" for slot in symbol.slots}
+    found = (i for i in instructions if any(match["offset"] in places for match in _BANK_4.finditer(i.operands)))
+    return next((i.line for i in found if i.line is not None), None)
 
 
 def _is_read(symbol: Symbol, read: set[int]) -> bool:
