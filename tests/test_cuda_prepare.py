@@ -15,7 +15,7 @@ from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda import tools
+from evo_l2.targets.cuda import tool_process
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import CARDS, card_for, find_card
 from evo_l2.targets.cuda.devices import Device, choose_card, present_devices
@@ -284,7 +284,7 @@ def test_cards_are_those_that_the_driver_names(tmp_path, monkeypatch, script, fo
 
 
 def test_commands_say_that_the_driver_hangs(tmp_path, monkeypatch):
-    monkeypatch.setattr(tools, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(tool_process, "_TIMEOUT_S", 1.0)
     use_tool(tmp_path, monkeypatch, "sleep 30")
     done = CliRunner().invoke(main, ["verify", str(SEEDS / "naive_nn.cu")])
     assert done.exit_code == 1

@@ -80,7 +80,7 @@ SCREEN_GATES = frozenset({"size", "text", "launch", "includes", "directives", *_
 def screen(kernel: Kernel, problem: Problem, skip: frozenset[str] = frozenset()) -> Verdict | None:
     """The reason to refuse a kernel by its source, or None.
 
-    The launch itself is evaluated by `plan.plan`, which refuses what does not evaluate.
+    The launch itself is evaluated by `launching.plan.plan`, which refuses what does not evaluate.
 
     Args:
         kernel: The source.

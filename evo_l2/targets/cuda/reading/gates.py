@@ -1,4 +1,4 @@
-"""What is refused by what was built: writable variables, matrix instructions of another class, and what `ptx.RULES` names.
+"""What is refused by what was built: writable variables, matrix instructions of another class, and what `rules.RULES` names.
 
 A source can hide words behind macros; what the compiler made of it cannot. Each gate gives its reason in plain words, with
 the line of source and the instruction or statement where they are known.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.reading.cubin import Cubin
-from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
+from evo_l2.targets.cuda.reading.driver_constants import constant_addresses, lint_header
 from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local
-from evo_l2.targets.cuda.reading.ptx import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.reading.resources import matrix_operations, narrow_instructions
+from evo_l2.targets.cuda.reading.rules import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.reading.sass import Sass, first_line_of_use
 from evo_l2.targets.cuda.reading.variable_names import plain_name
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evo_l2.targets.cuda.reading.cubin import Cubin
-from evo_l2.targets.cuda.reading.reaching import constants_in
+from evo_l2.targets.cuda.reading.reaching_constants import constants_in
 from evo_l2.targets.cuda.reading.sass import Instruction, Sass, globals_in_use, instruction_mix
 
 __all__ = [

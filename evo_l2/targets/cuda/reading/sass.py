@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evo_l2.errors import ToolchainError
 from evo_l2.targets.cuda.reading.cubin import Code, Cubin, Symbol, code_digest, read_code
-from evo_l2.targets.cuda.tools import tool_output
+from evo_l2.targets.cuda.tool_process import tool_output
 from evo_l2.targets.messages import printable
 
 __all__ = [
