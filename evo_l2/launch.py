@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from evo_l2.expression import Expression
@@ -114,6 +114,8 @@ class Launch:
     max_registers: Expression | None = None
     """Most registers a thread, over the file's constants alone: it is part of the build."""
     tensor_maps: tuple[TensorMap, ...] = ()
+    layout_line: int = field(default=1, compare=False)
+    """Line of the `layout` directive, from 1."""
 
     def workspace_bytes(self, names: Mapping[str, int]) -> dict[str, int]:
         """Bytes of each workspace over the given names (the file's constants and the size symbols).
@@ -172,6 +174,7 @@ class _Builder:
 
     def __init__(self) -> None:
         self._layout: str | None = None
+        self._layout_line = 1
         self._calls: list[_CallBuilder] = []
         self._workspaces: list[Workspace] = []
         self._tensor_maps: list[TensorMap] = []
@@ -224,6 +227,7 @@ class _Builder:
             self._deterministic,
             self._max_registers,
             tuple(self._tensor_maps),
+            self._layout_line,
         )
 
     def _check_names(self) -> None:
@@ -248,7 +252,7 @@ class _Builder:
     def _take_layout(self, rest: Fragment) -> None:
         if self._layout is not None or not re.fullmatch(IDENTIFIER, rest.text):
             raise rest.error("the layout does not parse", "one layout, named once")
-        self._layout = rest.text
+        self._layout, self._layout_line = rest.text, rest.line
 
     def _take_launch(self, rest: Fragment) -> None:
         match = _CALL.fullmatch(rest.text)

@@ -30,6 +30,8 @@ class Tunable:
     domain: tuple[int, ...]
     line: int
     """Line of the declaration, from 1."""
+    joined: bool = False
+    """Whether the present value is not among those written, and was added to the domain."""
 
 
 def constants(source: str) -> dict[str, int]:
@@ -68,8 +70,9 @@ def tunables(source: str) -> tuple[Tunable, ...]:
             raise KernelError("the tunable does not parse", expected=expected, found=repr(text.strip()), line=number)
         if any(t.name == name for t in result):
             raise KernelError("a tunable is declared twice", expected="each name once", found=name, line=number)
-        values = sorted({int(value), *(int(word) for word in words)})
-        result.append(Tunable(name, int(value), tuple(values), number))
+        written = {int(word) for word in words}
+        values = tuple(sorted({int(value), *written}))
+        result.append(Tunable(name, int(value), values, number, int(value) not in written))
     return tuple(result)
 
 

@@ -151,7 +151,8 @@ def resume(db: Address, run_name: str | None, wall_s: float | None, evaluations:
 @click.option("--target", type=click.Choice(["cpu", "cuda"]), help="By the file's name when left out: .cu is cuda.")
 @click.option("--arch", help="Of a CUDA kernel: build for sm_80, sm_86, sm_90a or sm_100a, and run nothing.")
 @click.option("--device", type=click.IntRange(0, 63), help="Number of the card that runs a CUDA kernel.")
-@click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="Of a CUDA kernel; nvcc where it is installed.")
+@click.option("--builder", type=click.Choice(["auto", "nvcc", "nvrtc"]),
+              help="Of a CUDA kernel; nvcc where it is installed, or with auto.")  # fmt: skip
 @click.option("--shape", default="256,256,256", show_default=True, metavar="M,N,K[,BATCH]")
 @click.option("--accumulate", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
 @json_option
@@ -189,7 +190,7 @@ def verify(
 @click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="How many of them.")
 @click.option(
     "--shapes", "shapes", multiple=True, default=("4096,4096,4096",), show_default=True,
-    help="M,N,K[,BATCH], or a named set such as ten; may be given again.",
+    help="M,N,K[,BATCH], or a named set: ten, small, square-cpu, mixed-cpu, grid-1000; may be given again.",
 )  # fmt: skip
 @click.option("--accumulate", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
 @click.option("--mode", type=click.Choice(["offline", "server", "host"]), default="offline", show_default=True,
@@ -197,7 +198,8 @@ def verify(
 @click.option("--sweep", type=click.IntRange(0), default=0, show_default=True,
               help="Settings of the tunables to try at every shape; the best is measured.")  # fmt: skip
 @click.option("--against", type=click.Path(dir_okay=False, path_type=Path), help="Another kernel, instead of the libraries.")
-@click.option("--blocks", type=click.IntRange(8, 10000), default=40, show_default=True, help="Blocks of paired samples.")
+@click.option("--blocks", type=click.IntRange(8, 10000), default=40, show_default=True,
+              help="Blocks of paired samples (kernel and library in turns); not blocks of threads.")  # fmt: skip
 @click.option("--device", type=click.IntRange(0, 63), help="Number of the card; the first that is known when left out.")
 @click.option("--builder", type=click.Choice(["auto", "nvcc", "nvrtc"]), default="auto", show_default=True)
 @click.option("--csv", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as CSV.")
@@ -269,13 +271,17 @@ def report(db: Path, output: Path, run_name: str | None, as_json: bool) -> None:
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--arch", default="sm_80", show_default=True, help="What it is built for: sm_80, sm_86, sm_90a, sm_100a.")
-@click.option("--builder", type=click.Choice(["nvcc", "nvrtc"]), help="The compiler; nvcc where it is installed.")
+@click.option("--builder", type=click.Choice(["auto", "nvcc", "nvrtc"]), default="auto", show_default=True,
+              help="The compiler; auto takes nvcc where it is installed.")  # fmt: skip
+@click.option("--order", type=click.Choice(["source", "address"]), default="source", show_default=True,
+              help="source: below the lines of the source. address: in program order.")  # fmt: skip
+@json_option
 @guarded
-def sass(file: Path, arch: str, builder: str | None) -> None:
-    """The machine code of a CUDA kernel, below the lines of source that it stands for."""
+def sass(file: Path, arch: str, builder: str, order: str, as_json: bool) -> None:
+    """The machine code of a CUDA kernel, with its labels, below the lines of source that it stands for."""
     from experiments.cuda_report import print_sass
 
-    print_sass(file, arch, builder)
+    print_sass(file, arch, builder, by_address=order == "address", as_json=as_json)
 
 
 @main.command()

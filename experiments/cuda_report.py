@@ -21,13 +21,15 @@ from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import Card, card_for
 from evo_l2.targets.cuda.devices import present_devices
 from evo_l2.targets.cuda.reading.gates import GATES
-from evo_l2.targets.cuda.reading.sass import annotate, read_sass
+from evo_l2.targets.cuda.reading.listing import annotate, in_program_order, plain
+from evo_l2.targets.cuda.reading.sass import read_sass
 from evo_l2.targets.cuda.screen import SCREEN_GATES, screen
 from evo_l2.targets.cuda.toolchain.compiler import DEFAULT_ARCH
+from experiments.kernel_notes import hint_for, notes, plain_tunables
 from experiments.parts import cache_dir, note_passed_over, open_rig
 from experiments.printable import printable
 from experiments.sections import CudaConfig, LimitsConfig, TimingConfig
-from experiments.verifying import named_measures, problem_of, read_kernel, verify
+from experiments.verifying import announced_kernel, named_measures, problem_of, read_kernel, verify
 
 __all__ = ["print_sass", "verify_cuda"]
 
@@ -40,8 +42,8 @@ _GROUPS = {
     ),
     "arithmetic": ("matrix_kind", "accumulator", "n_matrix", "n_fma", "n_half_math", "n_narrow", "n_integer"),
     "memory": (
-        "copy_kind", "n_global_load", "widest_global_load_bits", "n_global_store", "n_shared_load", "n_shared_store",
-        "n_matrix_load", "n_async_copy", "n_bulk_copy", "n_local_load", "n_local_store", "n_atomic",
+        "copy_kind", "n_global_load", "widest_global_load_bits", "n_async_copy", "widest_async_copy_bits", "n_bulk_copy",
+        "n_global_store", "n_shared_load", "n_shared_store", "n_matrix_load", "n_local_load", "n_local_store", "n_atomic",
     ),
     "code": ("arch", "code_bytes", "n_entries", "n_instructions", "n_barrier_wait", "n_branch"),
 }  # fmt: skip
@@ -60,19 +62,19 @@ def verify_cuda(
     Raises:
         EvoL2Error: The file cannot be read or is no kernel, or the toolkit or the card is at fault.
     """
-    kernel = read_kernel(path, "cuda")
+    kernel = announced_kernel(path, "cuda", as_json=as_json)
     problem = problem_of(kernel, shape, accumulate)
     if arch is None and (device is not None or any(found.card is not None for found in present_devices())):
         return _verify_on_card(kernel, problem, device, builder, as_json=as_json)
     card = _card(arch if arch is not None else DEFAULT_ARCH)
-    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as evaluator:
+    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=_builder(builder)) as evaluator:
         note_passed_over(evaluator.compiler.toolkit)
         prepared = evaluator.prepare(kernel)
         compiler = evaluator.compiler.builder
     if as_json:
         print(json.dumps(_plain(problem, prepared, card, compiler), indent=2))
     else:
-        _print(problem.title, prepared, card, compiler)
+        _print(problem, prepared, card, compiler)
     return prepared.verdict is None
 
 
@@ -86,8 +88,21 @@ def _verify_on_card(kernel: Kernel, problem: Hgemm, device: int | None, builder:
         return verify(kernel, problem, evaluator, reports, as_json=as_json)
 
 
-def print_sass(path: Path, arch: str, builder: str | None) -> None:
+def _builder(asked: str | None) -> str | None:
+    """None for `auto`, too."""
+    return None if asked == "auto" else asked
+
+
+def print_sass(path: Path, arch: str, builder: str | None, *, by_address: bool, as_json: bool) -> None:
     """Prints the annotated machine code; also of a kernel that a gate refuses.
+
+    Args:
+        path: The kernel.
+        arch: What it is built for.
+        builder: `nvcc` or `nvrtc`; None or `auto` for nvcc where it is installed.
+        by_address: Whether instructions stand in program order, with the line of source where it changes, or else below the
+            lines of the source.
+        as_json: Whether to print plain data.
 
     Raises:
         EvoL2Error: The file is no kernel or does not build, or the toolkit is at fault.
@@ -99,16 +114,27 @@ def print_sass(path: Path, arch: str, builder: str | None) -> None:
         hint = f"evo-l2 verify {path} --arch {arch}"
         raise ConfigurationError(f"{path} is not built", expected="a kernel", found=refused.message, hint=hint)
     card = _card(arch)
-    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=builder) as it:
+    with BuildOnlyEvaluator(problem, cache_dir() / "cuda", card, builder=_builder(builder)) as it:
         note_passed_over(it.compiler.toolkit)
         built = it.compiler.build(kernel, it.environment.identity["arch"])
         if isinstance(built, Verdict):
             hint = f"evo-l2 verify {path} --arch {arch}"
-            raise ConfigurationError(
-                f"{path} does not build", expected="a kernel that compiles", found=built.message, hint=hint
-            )
+            found = _first_fault(built.message or "")
+            raise ConfigurationError(f"{path} does not build", expected="a kernel that compiles", found=found, hint=hint)
         sass = read_sass(built.cubin, it.compiler.toolkit.tool("nvdisasm"))
-    print(printable(annotate(sass, kernel.source)), end="")
+        compiler = it.compiler.builder
+    if as_json:
+        about = {"digest": kernel.digest, "card": card.name, "arch": card.arch, "compiler": compiler}
+        print(json.dumps({**about, "functions": plain(sass)}, indent=2))
+        return
+    show = in_program_order if by_address else annotate
+    print(printable(show(sass, kernel.source)), end="")
+
+
+def _first_fault(log: str) -> str:
+    """The compiler's first complaint, without the line of source that it quotes and the caret below that."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if re.search(r"\b(error|fatal)\b", line)), lines[0] if lines else "another result")
 
 
 def _card(arch: str) -> Card:
@@ -126,9 +152,9 @@ def _card(arch: str) -> Card:
     return card
 
 
-def _print(title: str, prepared: Prepared, card: Card, compiler: str) -> None:
+def _print(problem: Hgemm, prepared: Prepared, card: Card, compiler: str) -> None:
     console = Console(highlight=False)
-    console.print(Text(title, style="bold"))
+    console.print(Text(problem.title, style="bold"))
     verdict = prepared.verdict
     build = prepared.build if verdict is None else verdict.build
     made = "built" if build is not None and build.machine_code is not None else "to be built"
@@ -142,6 +168,8 @@ def _print(title: str, prepared: Prepared, card: Card, compiler: str) -> None:
     if prepared.build is not None:
         for line in [line for line in prepared.build.log.splitlines() if not _RESOURCES.match(line)][:12]:
             console.print(Text.assemble((f"  {'compiler':11}", "dim"), line), soft_wrap=True)
+    for note in notes(prepared.kernel, problem, build.resources if build is not None else {}):
+        console.print(Text.assemble((f"  {'note':11}", "yellow"), note), soft_wrap=True)
     if verdict is None:
         console.print(Text.assemble((Status.BUILT.value, "bold green"), ": every gate before the launch was passed"))
         return
@@ -149,6 +177,9 @@ def _print(title: str, prepared: Prepared, card: Card, compiler: str) -> None:
     console.print(Text.assemble((verdict.status.value, "bold red"), words), soft_wrap=True)
     if verdict.gate in GATES:
         console.print(Text(f"why it matters: {GATES[verdict.gate]}"), soft_wrap=True)
+    hint = hint_for(verdict, problem)
+    if hint is not None:
+        console.print(Text(f"try: {hint}"), soft_wrap=True)
 
 
 def _print_row(console: Console, name: str, facts: list[str]) -> None:
@@ -167,8 +198,15 @@ def _shown(value: int | float | str) -> str:
 
 
 def _plain(problem: Hgemm, prepared: Prepared, card: Card, compiler: str) -> dict[str, object]:
-    verdict, build = prepared.verdict, prepared.build
+    verdict = prepared.verdict
+    build = prepared.build if verdict is None else verdict.build
+    m, n, k, batch = problem.cases[0]
     return {
+        "problem": dict(problem.definition),
+        "shape": {"M": m, "N": n, "K": k, "BATCH": batch},
+        "accumulate": problem.accumulate,
+        "layout": prepared.kernel.launch.layout,
+        "tunables": plain_tunables(prepared.kernel),
         "digest": prepared.kernel.digest,
         "identity": prepared.identity,
         "card": card.name,
@@ -177,6 +215,8 @@ def _plain(problem: Hgemm, prepared: Prepared, card: Card, compiler: str) -> dic
         "status": verdict.status.value if verdict is not None else Status.BUILT.value,
         "gate": verdict.gate if verdict is not None else None,
         "message": verdict.message if verdict is not None else None,
+        "hint": hint_for(verdict, problem) if verdict is not None else None,
+        "notes": list(notes(prepared.kernel, problem, build.resources if build is not None else {})),
         "machine_code": build.machine_code if build is not None else None,
         "resources": dict(build.resources) if build is not None else None,
         "measures": named_measures(problem, "cuda", prepared.measures),

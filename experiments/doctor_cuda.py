@@ -15,6 +15,7 @@ __all__ = ["cuda_findings"]
 
 def cuda_findings() -> Iterator[Finding]:
     """Line by line; each is looked up when it is asked for. Without a toolkit the target is missing, and that is no fault."""
+    from evo_l2.targets.cuda.cards import CARDS
     from evo_l2.targets.cuda.devices import Device, driver_complaint, present_devices
     from evo_l2.targets.cuda.toolchain.toolkit import find_toolkit
     from experiments.parts import cache_dir
@@ -39,6 +40,9 @@ def cuda_findings() -> Iterator[Finding]:
             other = find_toolkit(wheels_first=True)
             if other.nvrtc is not None:
                 facts["nvrtc"] = f"{other.nvrtc} (CUDA {other.version} of {other.source}; for --builder nvrtc)"
+    usable = [arch for arch in dict.fromkeys(card.arch for card in CARDS) if arch in toolkit.architectures]
+    n_known = len(toolkit.architectures)
+    facts["architectures"] = f"{' '.join(usable) or 'none'} can be used here; the toolkit knows {n_known} in all"
     for what, fact in facts.items():
         absent = fact.startswith(("missing", "not installed"))
         yield Finding(f"cuda {what}", None if absent else True, fact)

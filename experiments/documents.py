@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -60,15 +60,17 @@ _Loader.add_implicit_resolver(
 class Key:
     """One key of a configuration, for listings."""
 
-    __slots__ = ("default", "path", "what")
+    __slots__ = ("default", "path", "values", "what")
 
-    def __init__(self, path: str, default: object, what: str) -> None:
+    def __init__(self, path: str, default: object, what: str, values: tuple[str, ...] = ()) -> None:
         self.path = path
         """Dotted, for instance `search.batch`."""
         self.default = default
         """None where there is none, or where it is none."""
         self.what = what
         """One sentence: meaning and unit."""
+        self.values = values
+        """The words that it may have, or may hold; empty where it is open."""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -77,16 +79,20 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 
 
-def preset_text(name: str) -> str:
+def preset_text(name: str, command: str = "evo-l2 run") -> str:
     """The YAML text of a preset.
+
+    Args:
+        name: The preset.
+        command: What was typed before the name, for the hint.
 
     Raises:
         ConfigurationError: There is no such preset.
     """
     if name not in preset_names():
-        near = difflib.get_close_matches(name, preset_names(), 1)
+        near = difflib.get_close_matches(name.lower(), preset_names(), 1)
         expected = f"one of {', '.join(preset_names())}, or the path of a .yaml file"
-        hint = f"evo-l2 run {near[0]}" if near else "evo-l2 presets"
+        hint = f"{command} {near[0]}" if near else "evo-l2 presets"
         raise ConfigurationError("no such preset", expected=expected, found=repr(name), hint=hint)
     return resources.files("experiments").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8")
 
@@ -194,7 +200,17 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from keys(info.annotation, f"{path}.")
         else:
-            yield Key(path, None if info.is_required() else info.default, " ".join((info.description or "").split()))
+            what = " ".join((info.description or "").split())
+            yield Key(path, None if info.is_required() else info.default, what, tuple(_words_of(info.annotation)))
+
+
+def _words_of(annotation: object) -> Iterator[str]:
+    """The words of every `Literal` in a type."""
+    for inner in get_args(annotation):
+        if get_origin(annotation) is Literal:
+            yield str(inner)
+        else:
+            yield from _words_of(inner)
 
 
 _EXPECTED = {
@@ -251,9 +267,15 @@ def _mistake(model: type[BaseModel], mistake: ErrorDetails) -> ConfigurationErro
     return ConfigurationError(f"{path} cannot be used", expected=expected, found=found)
 
 
+_MEANT = {"arch": "cuda.card", "architecture": "cuda.card", "gpu": "cuda.card"}
+"""What another word than ours stands for."""
+
+
 def _nearest(path: str, known: list[str]) -> str | None:
     """The key of the same last word, or else the most similar one; None when nothing is like it."""
     last = path.rpartition(".")[2]
+    if last in _MEANT and path in (last, f"cuda.{last}"):
+        return _MEANT[last]
     same = [key for key in known if key.rpartition(".")[2] == last]
     if len(same) == 1:
         return same[0]

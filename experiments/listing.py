@@ -53,7 +53,7 @@ def print_presets(name: str | None, *, as_json: bool) -> None:
         ConfigurationError: There is no such preset.
     """
     if name is not None:
-        text = preset_text(name)
+        text = preset_text(name, "evo-l2 presets")
         print(json.dumps({name: text}, indent=2) if as_json else text, end="\n" if as_json else "")
         return
     texts = {known: preset_text(known) for known in preset_names()}
@@ -71,10 +71,17 @@ def print_keys(*, as_json: bool) -> None:
     """Every key of a configuration, with its default and meaning."""
     known = list(keys(RunConfig))
     if as_json:
-        print(json.dumps([{"key": key.path, "default": key.default, "what": key.what} for key in known], indent=2))
+        print(
+            json.dumps(
+                [{"key": key.path, "default": key.default, "what": key.what, "values": list(key.values)} for key in known],
+                indent=2,
+            )
+        )
         return
     console = Console(highlight=False)
     for key in known:
         default = f"  (default {json.dumps(key.default)})" if key.default is not None else ""
         console.print(Text.assemble((key.path, "bold"), default), soft_wrap=True)
         console.print(Text(indented(key.what, console.width, 4)), soft_wrap=True)
+        if key.values:
+            console.print(Text(indented(f"one of: {', '.join(key.values)}", console.width, 4)), soft_wrap=True)

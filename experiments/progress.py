@@ -14,8 +14,10 @@ from rich.text import Text
 
 from evo_l2.contracts import AddResult, AddStatus, Archive, Candidate, Outcome
 from evo_l2.evaluation import Estimate, Status
-from experiments.report import counted
+from experiments.report import counted, refusal_in_words
 from experiments.run import Started
+from experiments.sections import BudgetConfig
+from experiments.seed_names import names_by_digest
 
 __all__ = ["Progress"]
 
@@ -54,7 +56,7 @@ class Progress:
         self._events: deque[Text] = deque(maxlen=_N_EVENTS)
 
     def started(self, info: Started) -> None:
-        """Opens the panel, or prints two lines. Earlier notes (a model was loaded) stay above it and are not shown again."""
+        """Opens the panel, or prints three lines. Earlier notes (a model was loaded) stay above and are not repeated."""
         self._info = info
         self._events.clear()
         self._last_told = time.monotonic()
@@ -64,6 +66,7 @@ class Progress:
             return
         self._print(f"{info.name}: {info.problem.title}")
         self._print(f"archive {info.db}, model {info.generator or 'none'}")
+        self._print(f"limit: {_limits_in_words(info.config.budget)}")
 
     def told(self, candidate: Candidate, result: AddResult, archive: Archive) -> None:
         """Counts one candidate."""
@@ -82,6 +85,7 @@ class Progress:
         self._best = best.estimate if best is not None else None
         if candidate.operator == "seed":
             self._learn_seed(candidate, archive)
+            self._show_refused_seed(candidate)
         self._learn_event(candidate, result, archive)
         self._line_if_due()
 
@@ -135,6 +139,16 @@ class Progress:
             return
         if found is not None and (self._best_seed is None or found.log_ratio > self._best_seed.log_ratio):
             self._best_seed = found
+
+    def _show_refused_seed(self, candidate: Candidate) -> None:
+        """One line that stays, above the panel where there is one."""
+        verdict = candidate.evaluation.verdict if candidate.evaluation is not None else None
+        if candidate.kernel is None or self._info is None or verdict is None or verdict.status.is_good:
+            return
+        digest = candidate.kernel.digest
+        name = names_by_digest(self._info.config).get(digest, digest[:12])
+        words = refusal_in_words(verdict.status.value, verdict.gate or "none", verdict.message)
+        self._print(f"seed {name} ({digest[:12]}): {words}")
 
     def _learn_event(self, candidate: Candidate, result: AddResult, archive: Archive) -> None:
         info = self._info
@@ -226,6 +240,17 @@ class Progress:
         if self._n_tokens:
             parts.append(self._cost())
         return ", ".join(parts)
+
+
+def _limits_in_words(budget: BudgetConfig) -> str:
+    """Everything that ends the run."""
+    limits = [
+        f"{budget.wall_s:g} s of wall time" if budget.wall_s is not None else None,
+        counted(budget.evaluations, "candidate") if budget.evaluations is not None else None,
+        counted(budget.tokens, "token") if budget.tokens is not None else None,
+        f"${budget.usd:g}" if budget.usd is not None else None,
+    ]
+    return ", ".join(limit for limit in limits if limit is not None)
 
 
 def _bar(done: float, whole: float, words: str) -> RenderableType:

@@ -19,11 +19,16 @@ from archive.store import Store
 from evo_l2.evaluation import Estimate
 from evo_l2.pipeline import Stop
 from experiments.config import restore_config
+from experiments.printable import printable
 from experiments.run import Finished
 from experiments.summary import Summary, summarise
 from experiments.winners import KernelRow
 
-__all__ = ["bare_in_words", "counted", "indented", "print_summary", "program", "rate_in_words"]
+__all__ = ["bare_in_words", "counted", "indented", "print_summary", "program", "rate_in_words", "refusal_in_words"]
+
+_LONGEST_REASON = 300
+_MOST_REFUSALS = 4
+"""Gates named in the summary; kernels of the others are counted together."""
 
 
 def counted(number: int, thing: str) -> str:
@@ -39,6 +44,12 @@ def indented(text: str, width: int, n_spaces: int) -> str:
 def rate_in_words(gflops: float) -> str:
     """For instance `92.9 GFLOP/s`, or `752.9 TFLOP/s`."""
     return f"{gflops:.1f} GFLOP/s" if gflops < 1000 else f"{gflops / 1000:.1f} TFLOP/s"
+
+
+def refusal_in_words(status: str, gate: str, message: str | None) -> str:
+    """In one line: how a kernel failed, at which gate, and the first line of the reason."""
+    reason = next((line.strip() for line in (message or "").splitlines() if line.strip()), "no reason given")
+    return printable(f"{status} at gate {gate}: {reason[:_LONGEST_REASON]}")
 
 
 def bare_in_words(bare_us: float | None) -> str:
@@ -74,6 +85,10 @@ def print_summary(finished: Finished, *, as_json: bool = False, console: Console
     console.print(Text.assemble((f"\n{finished.name}", "bold"), f": {stop} after {n_candidates}"))
     console.print(Text(f"{summary.problem}\n"))
     console.print(_kernels(summary))
+    for row in summary.seeds:
+        if row.gate is not None:
+            words = f"seed {row.name}: {refusal_in_words(row.status, row.gate, row.message)}"
+            console.print(Text(words, style="yellow"), soft_wrap=True)
     if summary.n_never_run:
         words = f"Nothing was run: {summary.n_never_run} kernels were built, read and gated, and have no times."
         console.print(Text(words, style="bold yellow"))
@@ -94,9 +109,15 @@ def print_summary(finished: Finished, *, as_json: bool = False, console: Console
         console.print(Text(line), soft_wrap=True)
     console.print()
     console.print(_operators(summary))
-    gain = "" if summary.n_never_run else "; gain: on the line from seed to best"
+    for refusal in summary.refusals[:_MOST_REFUSALS]:
+        what = f"{refusal.status} at gate {refusal.gate}: {counted(refusal.n_kernels, 'kernel')}"
+        console.print(Text(f"{what}, first {refusal.digest[:12]}", style="dim"))
+    n_more = sum(refusal.n_kernels for refusal in summary.refusals[_MOST_REFUSALS:])
+    if n_more:
+        console.print(Text(f"other gates: {counted(n_more, 'kernel')}", style="dim"))
+    gain = "" if _runs_nothing(summary) else "; gain: on the line from seed to best"
     console.print(Text(f"known: repeats; cells: opened or improved{gain}", style="dim"))
-    if not summary.n_never_run:
+    if not _runs_nothing(summary):
         console.print(Text(_share(summary)))
     cost = f", ${summary.usd:.4f}" if summary.usd else ""
     console.print(Text(f"model: {counted(summary.n_calls, 'call')}, {counted(summary.n_tokens, 'token')}{cost}\n"))
@@ -146,14 +167,20 @@ def _times(summary: Summary) -> list[str]:
 
 def _operators(summary: Summary) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 1))
-    names = ("operator", "asked", "built" if summary.n_never_run else "passed", "wrong", "known", "no kernel", "cells")
-    for name in names if summary.n_never_run else (*names, "gain"):
+    only_built = _runs_nothing(summary)
+    good, bad = ("built", "refused") if only_built else ("passed", "wrong")
+    names = ("operator", "asked", good, bad, "known", "no kernel", "cells")
+    for name in names if only_built else (*names, "gain"):
         table.add_column(name, justify="left" if name == "operator" else "right")
     for row in summary.operators:
         gain = "" if row.name == "seed" else f"{math.exp(row.gain):.3f}x" if row.gain else "none"
         numbers = (row.n_asked, row.n_passed, row.n_wrong, row.n_known, row.n_without_kernel, row.n_cells)
-        table.add_row(row.name, *(str(n) for n in numbers), *([] if summary.n_never_run else [gain]))
+        table.add_row(row.name, *(str(n) for n in numbers), *([] if only_built else [gain]))
     return table
+
+
+def _runs_nothing(summary: Summary) -> bool:
+    return summary.is_build_only or summary.n_never_run > 0
 
 
 def _share(summary: Summary) -> str:
@@ -174,6 +201,8 @@ def _next(finished: Finished, summary: Summary, limit: tuple[str, str] | None) -
     looks = [f"{name} archive top {db}"]
     if summary.best is not None:
         looks.append(f"{name} archive show {db} {summary.best.digest[:12]}")
+    elif summary.refusals:
+        looks.append(f"{name} archive show {db} {summary.refusals[0].digest[:12]}")
     looks.append(f"{name} archive export {db} --to {folder}")
     go_on = f"{name} resume {db} {shlex.quote(finished.name)}" + (f" {limit[0]}" if limit is not None else "")
     return [go_on, *looks] if finished.stop is Stop.REQUESTED else [*looks, go_on]
@@ -203,7 +232,8 @@ def _plain(finished: Finished, summary: Summary) -> dict[str, object]:
     def kernel(row: KernelRow | None) -> dict[str, object] | None:
         if row is None:
             return None
-        return {"name": row.name, "digest": row.digest, "status": row.status, "final": row.is_final, **_ends(row.estimate)}
+        return {"name": row.name, "digest": row.digest, "status": row.status, "gate": row.gate,
+                "message": row.message, "final": row.is_final, **_ends(row.estimate)}  # fmt: skip
 
     return {
         "run": finished.name,
@@ -224,6 +254,7 @@ def _plain(finished: Finished, summary: Summary) -> dict[str, object]:
         "usd": summary.usd,
         "n_untimed": summary.n_untimed,
         "n_never_run": summary.n_never_run,
+        "refusals": [asdict(row) for row in summary.refusals],
     }
 
 

@@ -58,8 +58,8 @@ class ProblemConfig(Section):
     name: Literal["hgemm"] = "hgemm"
     """The problem; `hgemm` is half-precision matrix multiplication."""
     shapes: str | tuple[tuple[int, ...], ...] = ((512, 512, 512),)
-    """A list of [M, N, K] or [M, N, K, BATCH], or a named set (small, square-cpu, mixed-cpu, ten); the objective is the
-    geometric mean over them."""
+    """A list of [M, N, K] or [M, N, K, BATCH], or a named set: small, square-cpu, mixed-cpu, or ten (cubes from 256 to 8192,
+    and four with a long or a short side; see docs/EVALUATION.md). The objective is the geometric mean over them."""
     accumulate: Literal["fp32", "fp16"] = "fp32"
     """Precision of the sums that a kernel has to keep."""
     layouts: tuple[Literal["nn", "nt"], ...] = ("nn",)
@@ -236,7 +236,7 @@ class TimingConfig(Section):
     """How kernels are timed in pairs with the baseline."""
 
     blocks: Annotated[int, Field(ge=8, le=1000)] = 12
-    """Blocks of paired samples in the first look at a kernel."""
+    """Blocks of paired samples (kernel and baseline in turns, not blocks of threads) in the first look at a kernel."""
     min_batch_ms: Annotated[float, Field(gt=0, le=1000)] = 4.0
     """Shortest time of one sample on the CPU, in milliseconds; fast kernels are called several times in it."""
     finalists: Annotated[int, Field(ge=0, le=64)] = 3
@@ -267,7 +267,7 @@ class CudaConfig(Section):
     """What CUDA kernels are built for, and whether they run."""
 
     card: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = "auto"
-    """Name of the card, for instance A100; auto takes the one in this machine."""
+    """Name of the card: A100, RTX 3090, H100, H200 or B200; auto takes the one in this machine."""
     mode: Literal["run", "build-only"] = "run"
     """run, or build-only: kernels are built, read and gated, and nothing is run or timed."""
     builder: Literal["auto", "nvcc", "nvrtc"] = "auto"

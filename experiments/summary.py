@@ -18,11 +18,22 @@ from evo_l2.timing import log_ratio
 from experiments.config import restore_config
 from experiments.parts import make_problem
 from experiments.run import Finished
-from experiments.winners import KernelRow, Ratio, best_seed, final_sessions, kernel_row, over, seed_names, short_name
+from experiments.seed_names import names_by_digest
+from experiments.winners import KernelRow, Ratio, best_seed, final_sessions, kernel_row, over, short_name
 
-__all__ = ["CaseRow", "OperatorRow", "Summary", "summarise"]
+__all__ = ["CaseRow", "OperatorRow", "RefusalRow", "Summary", "summarise"]
 
 _MODEL_FREE = frozenset({"parametric", "seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalRow:
+    """How many kernels of a run one gate stopped, and the first of them."""
+
+    status: str
+    gate: str
+    n_kernels: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,10 @@ class Summary:
     """Kernels that were built and gated, and not run."""
     n_untimed: int
     """Kernels of this run that passed and could not be timed, however often it was tried."""
+    is_build_only: bool = False
+    """Whether the run was to run nothing."""
+    refusals: tuple[RefusalRow, ...] = ()
+    """By status and gate, the most first."""
 
 
 def summarise(finished: Finished) -> Summary:
@@ -95,8 +110,9 @@ def summarise(finished: Finished) -> Summary:
         run = store.open_run(finished.name)
         candidates = list(run.history())
         added = [result.status is not AddStatus.NOT_ADDED for result in run.results()]
-        problem = make_problem(restore_config(run.config))
-        names = seed_names(run)
+        config = restore_config(run.config)
+        problem = make_problem(config)
+        names = names_by_digest(config)
         seeds = tuple(_seed_row(run, kernel, names, candidates) for kernel in run.seeds())
         elite = next((elite for elite in run.ranked() if final_sessions(elite)), finished.best)
         if elite is not None and elite.estimate is None:
@@ -126,7 +142,20 @@ def summarise(finished: Finished) -> Summary:
         usd=sum(call.reply.cost_usd for call in calls),
         n_never_run=sum(c.evaluation is not None and c.evaluation.status is Status.BUILT for c in candidates),
         n_untimed=n_untimed,
+        is_build_only=config.target == "cuda" and config.cuda.mode == "build-only",
+        refusals=_refusals(candidates),
     )
+
+
+def _refusals(candidates: Sequence[Candidate]) -> tuple[RefusalRow, ...]:
+    """What stopped the kernels that were judged in this run."""
+    digests: dict[tuple[str, str], list[str]] = {}
+    for one in candidates:
+        verdict = one.evaluation.verdict if one.evaluation is not None else None
+        if one.kernel is not None and verdict is not None and not verdict.status.is_good:
+            digests.setdefault((verdict.status.value, verdict.gate or "none"), []).append(one.kernel.digest)
+    rows = [RefusalRow(status, gate, len(found), found[0]) for (status, gate), found in digests.items()]
+    return tuple(sorted(rows, key=lambda row: -row.n_kernels))
 
 
 def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidates: Sequence[Candidate]) -> KernelRow:
@@ -136,7 +165,9 @@ def _seed_row(run: RunHandle, kernel: Kernel, names: Mapping[str, str], candidat
         found = [c for c in candidates if c.kernel is not None and c.kernel.digest == kernel.digest]
         evaluation = found[0].evaluation if found else None
         status = evaluation.status.value if evaluation is not None else found[0].outcome.value if found else "not reached"
-        return KernelRow(short_name(kernel.digest, names), kernel.digest, None, False, status)
+        verdict = evaluation.verdict if evaluation is not None else None
+        gate, message = (verdict.gate, verdict.message) if verdict is not None else (None, None)
+        return KernelRow(short_name(kernel.digest, names), kernel.digest, None, False, status, gate, message)
 
 
 def _cases(problem: Problem, elite: Elite) -> tuple[CaseRow, ...]:

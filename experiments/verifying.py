@@ -20,11 +20,13 @@ from evo_l2.judge import GateReport
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.timing import pooled_estimate
+from experiments.kernel_notes import hint_for, notes, plain_tunables
 from experiments.parts import cache_dir, check_target
 from experiments.printable import printable
 from experiments.report import bare_in_words, counted, indented, rate_in_words
 
 __all__ = [
+    "announced_kernel",
     "built_in_words",
     "named_measures",
     "parse_shape",
@@ -84,6 +86,22 @@ def read_kernel(path: Path, target: str) -> Kernel:
     return kernel
 
 
+def announced_kernel(path: Path, target: str, *, as_json: bool) -> Kernel:
+    """A kernel file; one that is no kernel is told of in JSON too, where that was asked for, before the error is raised.
+
+    Raises:
+        ConfigurationError: See `read_kernel`.
+    """
+    try:
+        return read_kernel(path, target)
+    except ConfigurationError as error:
+        fault = error.__cause__
+        if as_json and isinstance(fault, KernelError):
+            facts = {"status": Status.REJECTED.value, "gate": "launch", "message": str(fault), "line": fault.line}
+            print(json.dumps({**facts, "column": fault.column, "file": str(path), "run": False}, indent=2))
+        raise
+
+
 def problem_of(kernel: Kernel, shape: str, accumulate: str) -> Hgemm:
     """HGEMM at one shape, in the layout that the kernel declares; in either where there is none of that name."""
     layout = kernel.launch.layout
@@ -105,7 +123,7 @@ def verify_on_cpu(path: Path, shape: str, accumulate: str, *, as_json: bool) -> 
     """
     from evo_l2.targets.cpu.evaluator import CpuEvaluator
 
-    kernel = read_kernel(path, "cpu")
+    kernel = announced_kernel(path, "cpu", as_json=as_json)
     problem = problem_of(kernel, shape, accumulate)
     reports: list[GateReport] = []
     with CpuEvaluator(problem, cache_dir() / "cpu", observe=reports.append) as evaluator:
@@ -185,6 +203,11 @@ def _print(kernel: Kernel, problem: Hgemm, reports: list[GateReport], evaluation
     if verdict.build is not None and verdict.build.resources:
         console.print(Text("built:"))
         console.print(Text(indented(built_in_words(verdict.build.resources), console.width, 2)), soft_wrap=True)
+    for note in notes(kernel, problem, verdict.build.resources if verdict.build is not None else {}):
+        console.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
+    hint = hint_for(verdict, problem)
+    if hint is not None:
+        console.print(Text(f"try: {hint}"), soft_wrap=True)
     if verdict.status is Status.PASSED:
         _print_times(console, problem, evaluation)
 
@@ -251,11 +274,14 @@ def _plain(problem: Hgemm, prepared: Prepared, reports: list[GateReport], evalua
     value = pooled_estimate([session]) if session is not None else None
     return {
         "problem": dict(problem.definition),
+        "tunables": plain_tunables(prepared.kernel),
         "digest": prepared.kernel.digest,
         "identity": prepared.identity,
         "status": evaluation.status.value,
         "gate": verdict.gate,
         "message": verdict.message,
+        "hint": hint_for(verdict, problem),
+        "notes": list(notes(prepared.kernel, problem, verdict.build.resources if verdict.build is not None else {})),
         "resources": dict(verdict.build.resources) if verdict.build is not None else None,
         "measures": named_measures(problem, "cpu", verdict.measures),
         "stages": [

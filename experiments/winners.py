@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from archive.run import RunHandle
 from evo_l2.contracts import Elite
-from evo_l2.errors import KernelError
 from evo_l2.evaluation import Estimate, TimingSession
-from evo_l2.kernel import Kernel
 from evo_l2.timing import pooled_estimate
-from experiments.config import restore_config
 
-__all__ = ["KernelRow", "Ratio", "best_seed", "final_sessions", "kernel_row", "over", "ratio", "seed_names", "short_name"]
+__all__ = ["KernelRow", "Ratio", "best_seed", "final_sessions", "kernel_row", "over", "ratio", "short_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +27,9 @@ class KernelRow:
     """Whether the estimate is from measurements after the search."""
     status: str
     """`passed`, or how it failed."""
+    gate: str | None = None
+    """The gate that it failed, and why; None where it passed or was not reached."""
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,30 +79,3 @@ def over(best: KernelRow | None, seed: KernelRow | None) -> Ratio | None:
     if best is None or seed is None or best.digest == seed.digest or best.estimate is None or seed.estimate is None:
         return None
     return ratio(best.estimate, seed.estimate)
-
-
-def seed_names(run: RunHandle, *, of_files: bool = True) -> dict[str, str]:
-    """Names of the seeds by digest: of the built-in ones, and of files that are still as they were.
-
-    Args:
-        run: The run.
-        of_files: Whether the files that its configuration names are looked at; False for an archive of others.
-
-    Raises:
-        ConfigurationError: The run's configuration is not of this version.
-    """
-    from experiments.seeds import load_seeds
-    from experiments.seeds import seed_names as built_in_names
-
-    config = restore_config(run.config)
-    names: dict[str, str] = {}
-    for layout in config.problem.layouts:
-        pairs = zip(load_seeds(run.target, layout), built_in_names(run.target, layout), strict=True)
-        names.update((kernel.digest, name) for kernel, name in pairs)
-    words: Sequence[str] = config.seeds if of_files and config.seeds != "builtin" else ()
-    for word in words:
-        path = Path(word)
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            with contextlib.suppress(OSError, KernelError):
-                names.setdefault(Kernel.from_file(file, run.target).digest, file.stem)
-    return names

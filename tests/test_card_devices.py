@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
-from evo_l2.targets.cuda import tools
+from evo_l2.targets.cuda import tool_process
 from evo_l2.targets.cuda.card.driver_facts import driver_facts
 from evo_l2.targets.cuda.card.stage import load_cupy
 from evo_l2.targets.cuda.cards import find_card
@@ -98,7 +98,7 @@ def test_a_card_that_nobody_else_is_known_to_use_is_free(tool, script):
 
 
 def test_a_driver_that_hangs_is_told_and_is_not_no_card(tool, monkeypatch):
-    monkeypatch.setattr(tools, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(tool_process, "_TIMEOUT_S", 1.0)
     hangs = tool("sleep 30")
     says = (
         f"nobody knows which cards are here: expected {hangs} to answer, found no answer: tool, which "

@@ -20,7 +20,7 @@ from evo_l2.targets.cuda.card import runner as client
 from evo_l2.targets.cuda.card.memory import Region
 from evo_l2.targets.cuda.card.requests import LibrarySpec, fault_in_words
 from evo_l2.targets.cuda.card.runner import Refused, Runner, RunnerFault
-from evo_l2.targets.cuda.plan import plan
+from evo_l2.targets.cuda.launching.plan import plan
 
 SIZES = (8, 12, 16, 1)
 N_SETS = 3

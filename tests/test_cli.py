@@ -172,7 +172,13 @@ def test_presets_lists_each_with_its_purpose_and_every_key():
     listed = json.loads(CliRunner().invoke(main, ["presets", "--json"]).stdout)
     assert {"quickstart", "hgemm-cpu", "smoke"} <= set(listed)
     keys = json.loads(CliRunner().invoke(main, ["presets", "--keys", "--json"]).stdout)
-    assert {"key": "search.batch", "default": 16, "what": "Candidates asked for at once."} in keys
+    assert {"key": "search.batch", "default": 16, "what": "Candidates asked for at once.", "values": []} in keys
+    values = {key["key"]: key["values"] for key in keys}
+    assert values["target"] == ["cpu", "cuda"]
+    assert values["problem.accumulate"] == ["fp32", "fp16"]
+    assert values["problem.layouts"] == ["nn", "nt"]
+    assert values["cuda.builder"] == ["auto", "nvcc", "nvrtc"]
+    assert "    one of: cpu, cuda" in CliRunner().invoke(main, ["presets", "--keys"]).stdout.splitlines()
     assert CliRunner().invoke(main, ["presets", "smoke"]).stdout.startswith("# ")
 
 

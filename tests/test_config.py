@@ -104,6 +104,8 @@ def test_modes_set_how_far_the_search_looks_ahead() -> None:
         ("wall_s=3", "budget.wall_s"),
         ("search.parametric=2", "search.operators.parametric"),
         ("generator.modle=x", "generator.model"),
+        ("cuda.arch=sm_80", "cuda.card"),
+        ("arch=sm_80", "cuda.card"),
     ],
 )
 def test_an_unknown_key_is_refused_and_the_nearest_one_named(override: str, nearest: str) -> None:

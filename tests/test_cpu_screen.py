@@ -200,7 +200,7 @@ def test_messages_name_the_line_as_the_author_counts_it():
         ("//! layout nn\n//! launch hgemm(A: in, B: in)\n", "does not pass C"),
         ("//! layout nn\n//! launch hgemm(A: out, B: in, C: out)\n", "A: out is no operand"),
         ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, D: in)\n", "D: in is no operand"),
-        ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, L)\n", "L is no size symbol"),
+        ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, L)\n", "line 2: L is no size symbol"),
         (
             "//! layout nn\n//! launch hgemm(A: in, B: in, C: out)\n//! launch other(A: in, B: in, C: out)\n",
             "one launch line",

@@ -10,8 +10,8 @@ import pytest
 
 from evo_l2.errors import ConfigurationError
 from evo_l2.targets.cuda.cards import CARDS, card_for, find_card
+from evo_l2.targets.cuda.launching.occupancy import Limit, occupancy
 from evo_l2.targets.cuda.reading.cubin import Entry
-from evo_l2.targets.cuda.reading.occupancy import Limit, occupancy
 
 WHEEL = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13"
 

@@ -8,7 +8,7 @@ from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.plan import check_plan, plan
+from evo_l2.targets.cuda.launching.plan import check_plan, plan
 from evo_l2.targets.cuda.reading.cubin import read_cubin
 from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
 

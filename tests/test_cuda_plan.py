@@ -17,10 +17,10 @@ from evo_l2.launch import Role
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.screen import screen as screen_for_cpu
 from evo_l2.targets.cuda.cards import find_card
+from evo_l2.targets.cuda.launching.measures import launch_facts, n_stages, tile_area
+from evo_l2.targets.cuda.launching.plan import PlannedWorkspace, check_plan, identity, plan, plan_cases
 from evo_l2.targets.cuda.limits import LimitError
-from evo_l2.targets.cuda.plan import PlannedWorkspace, check_plan, identity, plan, plan_cases
 from evo_l2.targets.cuda.reading.cubin import Cubin, Entry, Parameter
-from evo_l2.targets.cuda.reading.measures import launch_facts, n_stages, tile_area
 from evo_l2.targets.cuda.screen import screen as screen_for_cuda
 
 SIZES = (300, 520, 1024, 2)
@@ -518,7 +518,7 @@ def test_kinds_have_a_cell_for_every_label():
 
 def test_the_kernel_of_the_documents_fits():
     text = (Path(__file__).parent.parent / "docs" / "KERNELS.md").read_text(encoding="utf-8")
-    (source,) = re.findall(r"```c\+\+\n(.*?)```", text, re.DOTALL)
+    source, _ = re.findall(r"```c\+\+\n(.*?)```", text, re.DOTALL)
     documented = Kernel(source, "cuda")
     assert screen_for_cuda(documented, PROBLEM) is None
     (result,) = plan_cases(documented, PROBLEM, 108)

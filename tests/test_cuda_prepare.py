@@ -15,7 +15,7 @@ from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
-from evo_l2.targets.cuda import tools
+from evo_l2.targets.cuda import tool_process
 from evo_l2.targets.cuda.build_only import BuildOnlyEvaluator
 from evo_l2.targets.cuda.cards import CARDS, card_for, find_card
 from evo_l2.targets.cuda.devices import Device, choose_card, present_devices
@@ -56,7 +56,7 @@ def compiler(cuda_wheels, tmp_path_factory):
 def environ(cuda_wheels, session_cache, tmp_path_factory):
     """Commands see the session's cache, and no card."""
     tools = tmp_path_factory.mktemp("no-card")
-    fake_tool(tools, "exit 9")
+    fake_tool(tool_process, "exit 9")
     return {
         **os.environ, "XDG_CACHE_HOME": str(session_cache), "PYTHONPATH": str(ROOT), "COLUMNS": "100",
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
@@ -284,7 +284,7 @@ def test_cards_are_those_that_the_driver_names(tmp_path, monkeypatch, script, fo
 
 
 def test_commands_say_that_the_driver_hangs(tmp_path, monkeypatch):
-    monkeypatch.setattr(tools, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(tool_process, "_TIMEOUT_S", 1.0)
     use_tool(tmp_path, monkeypatch, "sleep 30")
     done = CliRunner().invoke(main, ["verify", str(SEEDS / "naive_nn.cu")])
     assert done.exit_code == 1
@@ -372,6 +372,77 @@ def test_verify_speaks_json_of_what_is_refused(environ):
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert (report["status"], report["gate"], report["resources"]) == ("rejected", "includes", None)
+
+
+def test_verify_tells_in_json_all_that_the_table_shows(environ):
+    path = SEEDS / "mma_f16_nn.cu"
+    done = here("verify", path, "--arch", "sm_80", "--shape", "64,128,32,2", "--json", "--builder", "nvrtc", environ=environ)
+    report = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (report["status"], report["gate"]) == ("unlaunchable", "matrix-class")
+    assert report["resources"]["matrix_kind"] == "wmma/mma fp16"
+    assert (report["resources"]["n_async_copy"] > 0, report["resources"]["widest_async_copy_bits"]) == (True, 128)
+    assert len(report["machine_code"]) == 64
+    assert report["log"]
+    assert report["shape"] == {"M": 64, "N": 128, "K": 32, "BATCH": 2}
+    assert (report["accumulate"], report["layout"]) == ("fp32", "nn")
+    assert {"name": "WN", "value": 64, "domain": [32, 64]}.items() <= report["tunables"][1].items()
+    assert report["hint"].startswith("--accumulate fp16")
+    shown = here("verify", path, "--arch", "sm_80", "--builder", "nvrtc", environ=environ).stdout
+    assert "\ntry: --accumulate fp16" in shown
+    (why,) = [line for line in shown.splitlines() if line.startswith("why it matters: ")]
+    assert "narrower" not in why
+    admitted = here("verify", path, "--arch", "sm_80", "--accumulate", "fp16", "--json", "--builder", "auto", environ=environ)
+    assert json.loads(admitted.stdout)["hint"] is None
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_verify_tells_in_json_of_a_launch_that_does_not_parse(environ, target, tmp_path):
+    path = tmp_path / f"broken{'.cu' if target == 'cuda' else '.c'}"
+    path.write_text("//! layout nn\n//! launch f(A: sideways)\n", encoding="utf-8")
+    done = here("verify", path, "--json", environ=environ)
+    report = json.loads(done.stdout)
+    assert done.returncode == 2
+    assert (report["status"], report["gate"], report["line"], report["run"]) == ("rejected", "launch", 2, False)
+    assert "an argument does not parse" in report["message"]
+    assert "an argument does not parse" in done.stderr
+    assert here("verify", path, environ=environ).stdout == ""
+
+
+def test_verify_notes_what_gates_on_results_may_refuse(environ, tmp_path):
+    path = tmp_path / "sums.cu"
+    path.write_text(
+        "//! layout nn\n//! launch f(A: in, B: in, C: out, M)\n//! grid 1\n//! block 32\n#include <cuda_fp16.h>\n"
+        "#define STEP 3 //? 1 2\n"
+        'extern "C" __global__ void f(const half *A, const half *B, half *C, int M) {\n'
+        "  atomicAdd((half2 *)C, __hmul2(((const half2 *)A)[threadIdx.x * STEP], ((const half2 *)B)[threadIdx.x])); }\n"
+    )
+    notes = json.loads(here("verify", path, "--json", "--builder", "nvrtc", environ=environ).stdout)["notes"]
+    assert [words in note for words, note in zip(("STEP is 3", "atomic", "half-precision"), notes, strict=True)] == [True] * 3
+    path.write_text(path.read_text().replace("//! grid", "//! nondeterministic\n//! grid").replace("//? 1 2", "//? 1 3"))
+    done = here("verify", path, "--builder", "nvrtc", "--accumulate", "fp16", environ=environ)
+    assert "  note " not in done.stdout
+
+
+def test_sass_speaks_json_and_goes_by_address(environ):
+    done = here("sass", SEEDS / "naive_nn.cu", "--json", environ=environ)
+    report = json.loads(done.stdout)
+    assert (report["arch"], report["digest"]) == ("sm_80", seed("naive_nn").digest)
+    (function,) = report["functions"]
+    addresses = [row["address"] for row in function["instructions"]]
+    assert addresses == list(range(0, 16 * len(addresses), 16))
+    backwards = [row for row in function["instructions"] if row["target"] is not None and row["target"] < row["address"]]
+    assert backwards
+    shown = here("sass", SEEDS / "naive_nn.cu", "--order", "address", environ=environ).stdout
+    assert f"// to {backwards[0]['target']:04x}" in shown
+    assert "hgemm:\n" in shown
+
+
+def test_sass_names_the_compilers_first_complaint_alone(environ):
+    done = here("sass", ROGUES / "syntax_error.cu", environ=environ)
+    assert done.returncode == 2
+    assert "^" not in done.stderr
+    assert " error" in done.stderr
 
 
 def test_sass_stands_below_its_source(environ):

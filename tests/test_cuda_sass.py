@@ -1,12 +1,14 @@
 """What is read from the disassembly: instructions, lines, kinds of matrix instruction and copy, counts."""
 
 import dataclasses
+import itertools
 import re
 import time
 
 import pytest
 
 from evo_l2.errors import ToolchainError
+from evo_l2.targets.cuda.reading.listing import annotate, in_program_order, plain
 from evo_l2.targets.cuda.reading.resources import (
     accumulator,
     copy_kind,
@@ -17,7 +19,6 @@ from evo_l2.targets.cuda.reading.resources import (
     resources_of,
 )
 from evo_l2.targets.cuda.reading.sass import (
-    annotate,
     instruction_class,
     instruction_mix,
     parse_sass,
@@ -74,7 +75,9 @@ COUNTS = {
         "n_matrix": 5,
         "n_matrix_load": 10,
         "n_async_copy": 10,
+        "widest_async_copy_bits": 128,
         "n_global_load": 0,
+        "widest_global_load_bits": 0,
         "n_global_store": 1,
         "n_fma": 0,
     },
@@ -84,6 +87,7 @@ COUNTS = {
         "n_matrix_load": 10,
         "n_half_math": 0,
         "widest_global_load_bits": 128,
+        "widest_async_copy_bits": 0,
     },
     "naive.sm_80": {"n_matrix": 0, "n_fma": 5, "n_atomic": 1, "n_global_load": 12, "n_global_store": 2, "n_half_math": 0},
     "tma.sm_90a": {"n_matrix": 21, "n_bulk_copy": 11, "n_async_copy": 0, "n_global_store": 5},
@@ -241,9 +245,53 @@ def test_an_annotated_listing_shows_every_instruction_once_below_its_line(golden
     above = [next(row for row in reversed(rows[:i]) if re.match(r"\s*\d+  ", row)) for i in products]
     assert len(products) == 5
     assert all(': "r"(x[0]), "r"(x[1])' in row for row in above)
-    shown = [row for row in rows if row.startswith(" " * 10)]
+    shown = [row for row in rows if row.startswith(" " * 10) and not row.endswith(":")]
     assert sum(not row.endswith("NOP") for row in shown) == sum(i.base != "NOP" for i in code.instructions)
     assert any(row.split()[:4] == ["tiles", "0060", "@!P0", "BRA"] for row in rows)
+
+
+def test_every_branch_leads_to_a_place_that_is_shown(goldens, golden_listing):
+    code = goldens.sass(golden_listing)
+    for text in (annotate(code, "one\n"), in_program_order(code, "one\n")):
+        rows = text.split("\n")
+        branches = [match for row in rows if (match := re.search(r"`\((\.L_x_\w+)\)  // to ([0-9a-f]+)$", row))]
+        assert len(branches) == len([row for row in rows if "`(.L_x_" in row])
+        for branch in branches:
+            at = [i for i, row in enumerate(rows) if row.strip() == f"{branch[1]}:"]
+            assert len(at) == 1, branch[0]
+            below = next(row for row in rows[at[0] :] if re.search(r"^ {10}(\S+ +)?[0-9a-f]{4,} ", row))
+            assert f" {branch[2]} " in below
+
+
+def test_program_order_is_by_address_with_the_line_where_it_changes(goldens):
+    code, source = goldens.sass("tiles.sm_80"), goldens.text("tiles.cu")
+    rows = in_program_order(code, source).split("\n")
+    addresses = [int(match[1], 16) for row in rows if (match := re.match(r" {10}([0-9a-f]{4}) ", row))]
+    kept = [i.address for function in code.functions.values() for i in function]
+    assert addresses == [address for address in kept if address in addresses] == sorted(addresses)
+    quoted = [row for row in rows if re.match(r" {0,4}\d+  ", row)]
+    assert all(one != other for one, other in itertools.pairwise(quoted))
+    assert quoted
+    assert set(quoted) <= {f"{number:5d}  {line}" for number, line in enumerate(source.split("\n"), start=1)}
+    assert [row for row in rows if row.endswith(":") and not row.startswith(" ")] == ["tiles:", "$tiles$_Z5scalefi:"]
+
+
+def test_plain_data_has_targets_and_labels_that_agree(goldens):
+    first, second = plain(goldens.sass("tiles.sm_80"))
+    assert (first["name"], second["name"], second["entry"]) == ("tiles", "$tiles$_Z5scalefi", "tiles")
+    rows = [*first["instructions"], *second["instructions"]]
+    places = {label: row["address"] for row in rows for label in row["labels"]}
+    branch = next(row for row in rows if row["opcode"] == "BRA" and row["predicate"] == "!P0")
+    assert branch["target"] == places[branch["operands"].strip("`()")]
+    call = next(row for row in rows if row["opcode"].startswith("CALL"))
+    assert call["target"] == second["instructions"][0]["address"] == 0xAA0
+
+
+@pytest.mark.parametrize(("opcode", "n_bits"), [("LDG.E.U8", 8), ("LDG.E.U16.CONSTANT", 16), ("LDG.E", 32), ("LDG.E.64", 64),
+                                                ("LDG.E.LTC128B.128", 128)])  # fmt: skip
+def test_the_width_of_a_load_is_that_of_its_opcode(goldens, opcode, n_bits):
+    facts = resources_of(goldens.cubin("tiles.sm_80"), with_opcode(opcode, "R4, [R2]"))
+    assert facts["widest_global_load_bits"] == n_bits
 
 
 def test_instructions_without_a_line_come_last(goldens):

@@ -81,6 +81,10 @@ def test_includes_off_the_list_are_refused_in_every_disguise(text):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("#include <cstdint>", "<cstdint> may not be included; write #include <cuda/std/cstdint>: allowed"),
+        ("#include <stdint.h>", "<stdint.h> may not be included; write #include <cuda/std/cstdint>: allowed"),
+        ("#include <cublas_v2.h>", "<cublas_v2.h> may not be included; no libraries: a kernel computes the product itself"),
+        ("#include <cub/cub.cuh>", "<cub/cub.cuh> may not be included; no libraries: "),
         ("#include <stdio.h>", "<stdio.h> may not be included: allowed, between < and >, are cooperative_groups.h, "),
         ('#include   "mma.h"', '"mma.h" may not be included; write #include <mma.h>: allowed'),
         ("#define X <mma.h>\n#include X", "X may not be included: allowed"),
@@ -243,7 +247,7 @@ def test_a_source_of_more_than_256_kib_is_refused():
         ("//! layout nn\n//! launch hgemm(A: out, B: in, C: out)\n", "A: out is no operand"),
         ("//! layout nn\n//! launch hgemm(A: in, B: in, C: in)\n", "C: in is no operand"),
         ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, D: in)\n", "D: in is no operand"),
-        ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, L)\n", "L is no size symbol"),
+        ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, L)\n", "line 2: L is no size symbol"),
         ("//! layout nn\n//! launch hgemm(B: in, C: out, A: workspace)\n//! workspace A 4\n", "A is no workspace"),
         ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, W: workspace)\n", "W"),
         ("//! layout nn\n//! launch hgemm(A: in, B: in, C: out, T: map)\n", "T"),

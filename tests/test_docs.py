@@ -12,9 +12,14 @@ import pytest
 from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
+from evo_l2.problems.shapes import SHAPE_SETS
 from evo_l2.targets.cpu.evaluator import CpuEvaluator
 from evo_l2.targets.cpu.screen import ALLOWED_HEADERS
 from evo_l2.targets.cuda import screen as cuda_screen
+from evo_l2.targets.cuda.cards import card_for
+from evo_l2.targets.cuda.prepare import prepare
+from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
+from evo_l2.tunables import substitute
 from experiments.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +31,20 @@ KERNELS = [
     for block in re.findall(r"```c\n(.*?)```", TEXT, re.DOTALL)
     if "//! launch" in block
 ]
+
+
+ON_A_CARD = [block for block in re.findall(r"```c\+\+\n(.*?)```", TEXT, re.DOTALL) if "//! launch" in block]
+
+
+@pytest.mark.parametrize("source", ON_A_CARD, ids=["smallest", "tiles"])
+def test_every_whole_kernel_for_a_card_on_the_page_is_built(source: str, nvrtc: CudaCompiler) -> None:
+    kernel = Kernel(source, "cuda")
+    for values in ({t.name: t.domain[0] for t in kernel.tunables}, {t.name: t.domain[-1] for t in kernel.tunables}):
+        moved = Kernel(substitute(source, kernel.tunables, values), "cuda")
+        prepared = prepare(moved, Hgemm(((17, 33, 65, 2), (256, 256, 256, 1))), nvrtc, card_for("sm_80"))
+        assert prepared.verdict is None, prepared.verdict
+        assert prepared.build is not None
+        assert prepared.build.resources["spill_bytes"] == 0
 
 
 def test_every_header_that_is_allowed_is_listed_and_no_other() -> None:
@@ -58,6 +77,15 @@ def test_the_value_of_a_tunable_reaches_the_pragma(session_cache: Path) -> None:
     with CpuEvaluator(PROBLEM, session_cache / "evo-l2" / "cpu") as evaluator:
         found = {evaluator.prepare(Kernel(source.replace("UNROLL 4", f"UNROLL {n}"), "cpu")).identity for n in (1, 2, 8)}
     assert len(found) == 3
+
+
+def test_named_sets_of_shapes_are_those_of_the_page() -> None:
+    text = (ROOT / "docs" / "EVALUATION.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| (\d+ x .*?) \|$", text, re.MULTILINE))
+    sizes = {name: [tuple(int(n) for n in shape.split(" x ")) for shape in row.split(", ")] for name, row in rows.items()}
+    shown = {name: tuple((*shape, 1)[:4] for shape in shapes) for name, shapes in sizes.items()}
+    assert shown == {name: shapes for name, shapes in SHAPE_SETS.items() if name != "grid-1000"}
+    assert len(SHAPE_SETS["grid-1000"]) == 1000
 
 
 def commands(group: click.Group, prefix: str = "evo-l2") -> dict[str, click.Command]:

@@ -6,7 +6,7 @@ from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.cards import find_card
-from evo_l2.targets.cuda.dynamic_shared import dynamic_arrays
+from evo_l2.targets.cuda.launching.dynamic_shared import dynamic_arrays
 from evo_l2.targets.cuda.prepare import prepare
 
 SOURCE = """\

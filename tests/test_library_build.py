@@ -22,7 +22,7 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.blas import find_blas
 from evo_l2.targets.cpu.environment import cpu_environment
 from evo_l2.targets.cpu.toolchain import find_toolchain
-from evo_l2.targets.cuda.plan import plan
+from evo_l2.targets.cuda.launching.plan import plan
 from evo_l2.targets.cuda.reading.cubin import read_cubin
 from experiments.cli import main
 from experiments.library import build

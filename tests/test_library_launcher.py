@@ -13,7 +13,7 @@ import pytest
 from evo_l2.kernel import Kernel
 from evo_l2.launch import Role
 from evo_l2.targets.cpu.toolchain import find_toolchain
-from evo_l2.targets.cuda.plan import plan
+from evo_l2.targets.cuda.launching.plan import plan
 from experiments.library.cuda_package import CudaCubin, write_cuda
 
 

@@ -39,6 +39,8 @@ extern "C" __global__ void hgemm(const void *A, const void *B, void *C, int M, i
         (["bench", ON_CARD, "-n", "1"], "--count is of no use here: expected an archive"),
         (["bench", ON_CARD, "--mode", "host", "--blocks", "40"], "--blocks is of no use here: expected --mode offline"),
         (["run", "smoke", "--dry-run", "--replay", "x.db"], "--replay is of no use here: expected a run that is started"),
+        (["presets", "hgemm-A100"], "try: evo-l2 presets hgemm-a100"),
+        (["run", "Hgemm-A100"], "try: evo-l2 run hgemm-a100"),
         (["presets", "smoke", "--keys"], "--keys lists the keys of all presets: expected no name, found 'smoke'"),
     ],
 )

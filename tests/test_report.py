@@ -27,7 +27,7 @@ from experiments.config import load_config
 from experiments.progress import Progress
 from experiments.report import counted, program
 from experiments.run import Finished, Started
-from experiments.summary import CaseRow, OperatorRow, Summary
+from experiments.summary import CaseRow, OperatorRow, RefusalRow, Summary
 from experiments.winners import KernelRow, Ratio
 
 SEED = KernelRow("naive_nn", "a" * 64, Estimate(-0.5, -0.6, -0.4, 40), True, "passed")
@@ -134,11 +134,29 @@ def test_a_run_that_runs_nothing_says_built_and_nothing_of_times_and_gains(monke
         next(line.split() for line in text.splitlines() if line.lstrip().startswith("operator")) for text in (timed, built)
     ]
     assert heads[0] == ["operator", "asked", "passed", "wrong", "known", "no", "kernel", "cells", "gain"]
-    assert heads[1] == ["operator", "asked", "built", "wrong", "known", "no", "kernel", "cells"]
+    assert heads[1] == ["operator", "asked", "built", "refused", "known", "no", "kernel", "cells"]
     assert "gain" in timed
     assert "baseline time over kernel time" in timed
     assert "gain" not in built
     assert "baseline time over kernel time" not in built
+
+
+def test_a_run_that_builds_alone_says_so_even_when_nothing_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = OperatorRow("parametric", 2, 0, 2, 0, 0, 0, 0.0)
+    refusal = RefusalRow("unlaunchable", "matrix-class", 2, "c" * 64)
+    seed = replace(SEED, estimate=None, status="unlaunchable", gate="matrix-class", message="of another class\n(see above)")
+    text = summary_of(
+        monkeypatch,
+        replace(
+            SUMMARY, seeds=(seed,), best=None, best_seed=None, over_seed=None, cases=(), operators=(operator,),
+            is_build_only=True, refusals=(refusal,),
+        ),
+    )  # fmt: skip
+    head = next(line.split() for line in text.splitlines() if line.lstrip().startswith("operator"))
+    assert head == ["operator", "asked", "built", "refused", "known", "no", "kernel", "cells"]
+    assert "seed naive_nn: unlaunchable at gate matrix-class: of another class\n" in text
+    assert "unlaunchable at gate matrix-class: 2 kernels, first cccccccccccc\n" in text
+    assert "archive show runs/mine.db cccccccccccc\n" in text
 
 
 def test_one_thing_has_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +214,24 @@ def test_a_panel_says_for_how_long_nothing_came(monkeypatch: pytest.MonkeyPatch)
     assert "waiting" not in panel_of(shown)
     clock.now += 34
     assert "1 told, 60 a minute; waiting, 34 s since the last candidate" in panel_of(shown)
+
+
+def test_a_run_says_its_limits_and_what_refused_a_seed() -> None:
+    shown, info = started("budget.wall_s=60", "budget.evaluations=7")
+    shown.started(info)
+    kernel = Kernel("//! layout nn\n//! launch f(A: in, B: in, C: out)\n", "cpu")
+    verdict = Verdict(Status.UNLAUNCHABLE, "matrix-class", "sums\x1b of another class\nmore")
+    archive: Any = SimpleNamespace(elites=lambda: (), best=lambda: None, get=lambda digest: SimpleNamespace(estimate=None))
+    candidate = Candidate(
+        0, "seed", (), 0, Outcome.EVALUATED, None, kernel, None, Evaluation(verdict), None, (), {"wall": 1.0}
+    )
+    shown.told(candidate, AddResult(AddStatus.NOT_ADDED, None), archive)
+    text = shown._console.file.getvalue()
+    assert "limit: 60 s of wall time, 7 candidates\n" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("seed ")]
+    assert line.startswith(f"seed {kernel.digest[:12]} ({kernel.digest[:12]}): unlaunchable at gate matrix-class: sums")
+    assert line.endswith("of another class")
+    assert "\x1b" not in line
 
 
 def test_a_panel_says_what_follows_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

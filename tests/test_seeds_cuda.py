@@ -15,8 +15,8 @@ import pytest
 from evo_l2.errors import ConfigurationError
 from evo_l2.launch import Role
 from evo_l2.problems.hgemm import Hgemm
+from evo_l2.targets.cuda.launching.plan import plan
 from evo_l2.targets.cuda.limits import LimitError
-from evo_l2.targets.cuda.plan import plan
 from evo_l2.targets.cuda.screen import screen
 from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
 from experiments.seeds import load_seeds, seed_names

@@ -60,7 +60,8 @@ def check_layout(launch: Launch, problem: Problem) -> Verdict | None:
     """The reason to refuse a launch by its layout, or None."""
     if launch.layout in problem.layouts:
         return None
-    return refused("launch", f"layout {launch.layout} is not admitted here; expected {' or '.join(problem.layouts)}")
+    expected = " or ".join(problem.layouts)
+    return refused_at(launch.layout_line, "launch", f"layout {launch.layout} is not admitted here; expected {expected}")
 
 
 def check_operands(launch: Launch, problem: Problem, *, roles: Sequence[Role], subject: str) -> Verdict | None:
@@ -80,20 +81,20 @@ def check_operands(launch: Launch, problem: Problem, *, roles: Sequence[Role], s
     for tensor in launch.tensor_maps:
         if tensor.operand not in operands:
             return refused("launch", f"tensor map {tensor.name} is of {tensor.operand}, which is no operand here")
-    for argument in (argument for call in launch.calls for argument in call.arguments):
+    for line, argument in ((call.line, argument) for call in launch.calls for argument in call.arguments):
         reached.add(argument.name)
         operand = operands.get(argument.name)
         if argument.role is Role.SIZE and argument.name not in problem.size_symbols:
             sizes, words = ", ".join(problem.size_symbols), ", ".join(role.value for role in roles)
-            return refused("launch", f"{argument.name} is no size symbol ({sizes}) and has no role ({words})")
+            return refused_at(line, "launch", f"{argument.name} is no size symbol ({sizes}) and has no role ({words})")
         if argument.role in (Role.IN, Role.OUT) and (operand is None or operand.role is not argument.role):
-            return refused("launch", f"{argument.name}: {argument.role.value} is no operand here; expected {known}")
+            return refused_at(line, "launch", f"{argument.name}: {argument.role.value} is no operand here; expected {known}")
         if argument.role is Role.WORKSPACE and (operand is not None or argument.name not in spaces):
             hint = "declare it with another name: '//! workspace W bytes'"
-            return refused("launch", f"{argument.name} is no workspace; {hint}")
+            return refused_at(line, "launch", f"{argument.name} is no workspace; {hint}")
         if argument.role is Role.MAP and argument.name not in maps:
             hint = "declare it: '//! tensormap TA: A, box BM, BK, swizzle 128, promotion 256'"
-            return refused("launch", f"{argument.name} is no tensor map; {hint}")
+            return refused_at(line, "launch", f"{argument.name} is no tensor map; {hint}")
     missing = [operand.name for operand in problem.operands if operand.name not in reached]
     return refused("launch", f"{subject} not pass {', '.join(missing)}") if missing else None
 
@@ -110,18 +111,19 @@ def included(line: Line) -> str | None:
     return match.group(1) if match is not None else None
 
 
-def not_included(rest: str, allowed: Collection[str], more: str = "") -> str:
+def not_included(rest: str, allowed: Collection[str], more: str = "", advice: str = "") -> str:
     """Why a header is refused: which it is, and what may be included instead.
 
     Args:
         rest: What stands behind the word `include`.
         allowed: Names of the headers that a kernel may include.
         more: What else it may include, in words.
+        advice: What to do instead, where that is known; comes first.
     """
     shown = " ".join(rest.split())[:80] or "nothing"
     bare = shown.strip('"<> ')
     known = ", ".join(sorted(allowed))
-    instead = f"; write #include <{bare}>" if bare in allowed else ""
+    instead = f"; {advice}" if advice else f"; write #include <{bare}>" if bare in allowed else ""
     return f"{shown} may not be included{instead}: allowed, between < and >, are {known}{more}"
 
 

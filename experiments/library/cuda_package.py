@@ -17,7 +17,7 @@ from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cpu.toolchain import find_toolchain
 from evo_l2.targets.cuda.build_only import open_compiler
 from evo_l2.targets.cuda.cards import Card, find_card
-from evo_l2.targets.cuda.plan import plan
+from evo_l2.targets.cuda.launching.plan import plan
 from evo_l2.targets.cuda.prepare import prepare
 from evo_l2.targets.cuda.toolchain.compiler import BUILDERS, CudaCompiler
 from experiments.library.checking import compile_c

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from evo_l2.errors import ConfigurationError
 from evo_l2.launch import Role
-from evo_l2.targets.cuda.plan import Plan, PlannedArgument, PlannedLaunch
-from evo_l2.targets.cuda.tensor_maps import PlannedTensorMap
+from evo_l2.targets.cuda.launching.plan import Plan, PlannedArgument, PlannedLaunch
+from evo_l2.targets.cuda.launching.tensor_maps import PlannedTensorMap
 from experiments.library.templates import filled
 
 __all__ = ["CudaProduct", "c_table", "check_launchable", "workspace_offsets"]

@@ -16,10 +16,12 @@ from evo_l2.contracts import AddStatus, Outcome
 from evo_l2.errors import ConfigurationError
 from evo_l2.evaluation import Status
 from evo_l2.timing import pooled_estimate
+from experiments.config import restore_config
 from experiments.report_page.facts import CandidateRow, CellRow, FailureRow, LaterSession, RunFacts, RunRow
 from experiments.report_page.replay import grid_history
 from experiments.report_page.sheets import choose_sheets
-from experiments.winners import KernelRow, best_seed, kernel_row, over, seed_names, short_name
+from experiments.seed_names import names_by_digest
+from experiments.winners import KernelRow, best_seed, kernel_row, over, short_name
 
 __all__ = ["MOST_RUNS", "read_run", "read_runs"]
 
@@ -153,7 +155,7 @@ def _made(rows: Sequence[CandidateRow]) -> set[str | None]:
 
 def _names(run: RunHandle) -> dict[str, str]:
     with contextlib.suppress(ConfigurationError):
-        return seed_names(run, of_files=False)
+        return names_by_digest(restore_config(run.config), of_files=False)
     return {}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from evo_l2.errors import ConfigurationError, DeviceError, ToolchainError
 from evo_l2.targets.cuda.cards import CARDS, Card, find_card
-from evo_l2.targets.cuda.tools import SilentToolError, tool_output
+from evo_l2.targets.cuda.tool_process import SilentToolError, tool_output
 from evo_l2.targets.messages import printable
 
 __all__ = ["Device", "cards_alike", "choose_card", "driver_complaint", "present_devices", "refuse_busy"]

@@ -9,11 +9,11 @@ from evo_l2.evaluation import BuildReport, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.dynamic_shared import check_dynamic_shared
 from evo_l2.targets.cuda.inspection import inspect
-from evo_l2.targets.cuda.plan import check_plan, identity, plan_cases
+from evo_l2.targets.cuda.launching.dynamic_shared import check_dynamic_shared
+from evo_l2.targets.cuda.launching.measures import launch_facts
+from evo_l2.targets.cuda.launching.plan import check_plan, identity, plan_cases
 from evo_l2.targets.cuda.reading.gates import first_refusal
-from evo_l2.targets.cuda.reading.measures import launch_facts
 from evo_l2.targets.cuda.screen import screen
 from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 

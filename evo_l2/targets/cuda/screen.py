@@ -44,6 +44,12 @@ ALLOWED_HEADERS = frozenset(
 
 _LIBRARY_HEADER = re.compile(r"(cute|cutlass)(/[a-z0-9_]+)+\.(hpp|h)")
 """CuTe and CUTLASS, where they are installed."""
+_OF_HOST = {
+    "cstdint": "cuda/std/cstdint", "stdint.h": "cuda/std/cstdint", "type_traits": "cuda/std/type_traits",
+    "utility": "cuda/std/utility", "barrier": "cuda/std/barrier",
+}  # fmt: skip
+"""Headers of the host's library to those that a card has instead."""
+_LIBRARIES = re.compile(r"(cublas|cudnn|cufft|curand|cusparse|cusolver|cutensor|nccl|thrust/|cub/|torch/|ATen/)[\w./-]*")
 _PRAGMA = re.compile(r"unroll\b.*|nounroll|nv_diag_(suppress|default|error|warning)\s+[\w, ]+|once", re.DOTALL)
 _ROLES = (Role.IN, Role.OUT, Role.WORKSPACE, Role.MAP)
 _STRING = re.compile(r"\"(?:\\.|[^\"\\])*\"")
@@ -74,7 +80,7 @@ SCREEN_GATES = frozenset({"size", "text", "launch", "includes", "directives", *_
 def screen(kernel: Kernel, problem: Problem, skip: frozenset[str] = frozenset()) -> Verdict | None:
     """The reason to refuse a kernel by its source, or None.
 
-    The launch itself is evaluated by `plan.plan`, which refuses what does not evaluate.
+    The launch itself is evaluated by `launching.plan.plan`, which refuses what does not evaluate.
 
     Args:
         kernel: The source.
@@ -131,9 +137,16 @@ def _check_directive(line: Line) -> Verdict | None:
     if word == "include":
         name = included(line) or ""
         if name not in ALLOWED_HEADERS and _LIBRARY_HEADER.fullmatch(name) is None:
-            message = not_included(rest, ALLOWED_HEADERS, ", and those of cute/ and cutlass/")
+            message = not_included(rest, ALLOWED_HEADERS, ", and those of cute/ and cutlass/", _advice(name))
             return refused_at(line.number, "includes", message)
         return None
     if word in DIRECTIVES or not (word or rest):
         return None
     return refused_at(line.number, "directives", f"#{word or rest[:20]} is not allowed")
+
+
+def _advice(header: str) -> str:
+    """What to do instead of including a header that is often asked for; empty for any other."""
+    if header in _OF_HOST:
+        return f"write #include <{_OF_HOST[header]}>"
+    return "no libraries: a kernel computes the product itself" if _LIBRARIES.fullmatch(header) else ""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evo_l2.targets.cuda.card.memory import Region
+from evo_l2.targets.cuda.launching.plan import Plan
 from evo_l2.targets.cuda.libraries.gemm_call import Accumulate, Layout
-from evo_l2.targets.cuda.plan import Plan
 
 __all__ = [
     "Allocate",

@@ -27,7 +27,7 @@ from evo_l2.targets.cuda.card.runner import Refused, Runner, RunnerFault
 from evo_l2.targets.cuda.card.sanitizer import SanitizerReport, find_sanitizer, sanitize
 from evo_l2.targets.cuda.card.stage import CardStage, load_cupy
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.plan import plan
+from evo_l2.targets.cuda.launching.plan import plan
 from evo_l2.targets.cuda.prepare import prepare
 from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
 

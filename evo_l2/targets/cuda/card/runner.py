@@ -29,7 +29,7 @@ from evo_l2.targets.cuda.card.requests import (
     Run,
     Serve,
 )
-from evo_l2.targets.cuda.plan import Plan
+from evo_l2.targets.cuda.launching.plan import Plan
 from evo_l2.targets.messages import printable
 
 __all__ = ["Refused", "Runner", "RunnerFault", "Sample"]

@@ -24,6 +24,7 @@ from typing import Any
 
 from evo_l2.errors import EvoL2Error
 from evo_l2.targets.cuda.card.harness import clock_mhz
+from evo_l2.targets.cuda.card.kernel_work import KernelWork, Work
 from evo_l2.targets.cuda.card.memory import Mapping, close_all, create
 from evo_l2.targets.cuda.card.requests import (
     Allocate,
@@ -37,7 +38,6 @@ from evo_l2.targets.cuda.card.requests import (
     Serve,
     fault_in_words,
 )
-from evo_l2.targets.cuda.card.work import KernelWork, Work
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked, recorded_graph, retain_context
 
 __all__ = ["main"]

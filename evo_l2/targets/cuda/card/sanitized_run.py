@@ -20,10 +20,10 @@ import numpy as np
 from evo_l2.errors import EvoL2Error
 from evo_l2.launch import Role
 from evo_l2.problem import Operand
+from evo_l2.targets.cuda.card.kernel_work import KernelWork
 from evo_l2.targets.cuda.card.requests import fault_in_words
-from evo_l2.targets.cuda.card.work import KernelWork
 from evo_l2.targets.cuda.driver import CudaError, bindings, checked, retain_context
-from evo_l2.targets.cuda.plan import Plan
+from evo_l2.targets.cuda.launching.plan import Plan
 
 __all__ = ["FAULT", "REFUSED", "Job", "main"]
 

@@ -26,7 +26,7 @@ from evo_l2.judge import Failure
 from evo_l2.kernel import Kernel
 from evo_l2.problem import Instance
 from evo_l2.targets.cuda.card.sanitized_run import FAULT, REFUSED, Job
-from evo_l2.targets.cuda.plan import plan
+from evo_l2.targets.cuda.launching.plan import plan
 from evo_l2.targets.messages import printable
 
 __all__ = ["TOOLS", "SanitizerReport", "find_sanitizer", "read_report", "sanitize", "small_instance"]

@@ -1,7 +1,7 @@
 """Chooses the fastest of many ways to do one thing: all are timed once, the best of them again, in turns.
 
-The fastest of many single times is fast by luck as well (EVALUATION.md, "Timing": the winner's curse), so that the choice
-falls on second samples, which no entry was selected by.
+The fastest of many single times is fast by luck as well (docs/EVALUATION.md, "What it is compared with"), so that the
+choice falls on second samples, which no entry was selected by.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is refused by what was built: writable variables, matrix instructions of another class, and what `ptx.RULES` names.
+"""What is refused by what was built: writable variables, matrix instructions of another class, and what `rules.RULES` names.
 
 A source can hide words behind macros; what the compiler made of it cannot. Each gate gives its reason in plain words, with
 the line of source and the instruction or statement where they are known.
@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.reading.cubin import Cubin
-from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
+from evo_l2.targets.cuda.reading.driver_constants import constant_addresses, lint_header
 from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local
-from evo_l2.targets.cuda.reading.ptx import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.reading.resources import matrix_operations, narrow_instructions
-from evo_l2.targets.cuda.reading.sass import Sass
+from evo_l2.targets.cuda.reading.rules import RULES, Finding, lint_ptx, lint_sass
+from evo_l2.targets.cuda.reading.sass import Sass, first_line_of_use
+from evo_l2.targets.cuda.reading.variable_names import plain_name
 
 __all__ = ["GATES", "Refusal", "first_refusal", "refusals"]
 
 GATES = {
     "symbols": "a variable that outlives the call lets a kernel remember results instead of computing them",
-    "matrix-class": "sums in a narrower format than declared are faster and wrong where the tests do not look",
+    "matrix-class": "products or sums in another format than the class declares solve another problem, and are wrong where "
+    "the tests do not look",
     "narrow-formats": "operands rounded to 8 bits or fewer pass for half precision where few values are looked at",
     "local-memory": "the driver sets local memory aside for every thread that may be resident, and fails when there is none; "
     "beside a kernel's own variables lies there what earlier launches left",
@@ -57,7 +59,9 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
             instead = "use a workspace, and __constant__ for tables"
             if symbol.section.startswith(".nv.constant"):
                 instead = "its address stands among the file's data; read __constant__ tables by their names and an index"
-            yield Refusal("symbols", f"{symbol.name} ({symbol.size} bytes) is a variable that kernels can write; {instead}")
+            where = _at(first_line_of_use(symbol, sass.instructions)).replace(" in", ", used in")
+            what = f"{plain_name(symbol.name)} ({symbol.size} bytes) is a variable that kernels can write{where}"
+            yield Refusal("symbols", f"{what}; {instead}")
     for instruction in constant_addresses(sass, code.arch):
         instead = "read __constant__ tables by their names and an index"
         message = f"the kernel takes an address by which constant memory can be written{_at(instruction.line)}; {instead}"

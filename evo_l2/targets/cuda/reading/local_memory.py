@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evo_l2.targets.cuda.reading.ptx import Finding
-from evo_l2.targets.cuda.reading.ptx_statements import FUNCTION, REGISTER, WRITTEN, plain, statements_of
+from evo_l2.targets.cuda.reading.ptx import FUNCTION, REGISTER, WRITTEN, plain, statements_of
+from evo_l2.targets.cuda.reading.rules import Finding
 from evo_l2.targets.cuda.reading.sass import Instruction, Sass
 
 __all__ = ["frame_bytes", "lint_frames", "lint_local"]

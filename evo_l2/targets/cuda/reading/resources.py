@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from evo_l2.targets.cuda.reading.cubin import Cubin
-from evo_l2.targets.cuda.reading.reaching import constants_in
+from evo_l2.targets.cuda.reading.reaching_constants import constants_in
 from evo_l2.targets.cuda.reading.sass import Instruction, Sass, globals_in_use, instruction_mix
 
 __all__ = [
@@ -276,7 +276,7 @@ def resources_of(cubin: Cubin, sass: Sass, usage: Mapping[str, Usage] | None = N
         `narrow_instructions`),
         `n_integer`, `n_global_load`, `n_global_store`, `n_shared_load`, `n_shared_store`, `n_matrix_load` (`ldmatrix`),
         `n_local_load`, `n_local_store`, `n_async_copy`, `n_bulk_copy`, `n_atomic`, `n_barrier_wait`, `n_branch`;
-        `widest_global_load_bits`.
+        `widest_global_load_bits` (into registers), `widest_async_copy_bits` (by `cp.async`), 0 without any.
     """
     entries = tuple(cubin.entries.values())
     instructions = tuple(i for i in sass.instructions if i.base != "NOP")
@@ -319,7 +319,7 @@ def _counts(instructions: Sequence[Instruction]) -> dict[str, int]:
 
     mix = instruction_mix(instructions)
     loads = [i for i in instructions if i.base in ("LDG", "LD")]
-    widths = [next((int(m) for m in i.modifiers if m in ("64", "128", "256")), 32) for i in loads]
+    copies = [i for i in instructions if i.base == "LDGSTS"]
     return {
         "n_instructions": len(instructions),
         "n_matrix": mix["matrix"],
@@ -338,8 +338,15 @@ def _counts(instructions: Sequence[Instruction]) -> dict[str, int]:
         "n_atomic": mix["atomic"],
         "n_barrier_wait": count("BAR", "SYNCS", "WARPGROUP", "DEPBAR"),
         "n_branch": count("BRA", "BRX", "BRXU", "CALL", "UBRA"),
-        "widest_global_load_bits": max(widths, default=0),
+        "widest_global_load_bits": max((_width_bits(i) for i in loads), default=0),
+        "widest_async_copy_bits": max((_width_bits(i) for i in copies), default=0),
     }
+
+
+def _width_bits(instruction: Instruction) -> int:
+    """What one thread loads; 32 where the opcode names no width, less where it names a narrower one."""
+    named = (re.fullmatch(r"[US]?(8|16|64|128|256)", m) for m in instruction.modifiers)
+    return next((int(match[1]) for match in named if match is not None), 32)
 
 
 def _is_half_math(instruction: Instruction) -> bool:

@@ -1,4 +1,4 @@
-"""The machine code of a cubin as instructions: read from `nvdisasm`, classified, digested, and shown beside its source.
+"""The machine code of a cubin as instructions: read from `nvdisasm`, classified and digested.
 
 Names of instructions are those of NVIDIA's CUDA Binary Utilities, chapter "Instruction Set Reference", and what toolkit
 13.2 prints.
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from evo_l2.errors import ToolchainError
 from evo_l2.targets.cuda.reading.cubin import Code, Cubin, Symbol, code_digest, read_code
-from evo_l2.targets.cuda.tools import tool_output
+from evo_l2.targets.cuda.tool_process import tool_output
 from evo_l2.targets.messages import printable
 
 __all__ = [
     "Instruction",
     "Sass",
-    "annotate",
+    "first_line_of_use",
     "globals_in_use",
     "instruction_class",
     "instruction_mix",
@@ -277,6 +277,13 @@ def globals_in_use(cubin: Cubin, instructions: Iterable[Instruction]) -> tuple[S
     return tuple(symbol for symbol in cubin.symbols if symbol.is_pinned or _is_read(symbol, read))
 
 
+def first_line_of_use(symbol: Symbol, instructions: Iterable[Instruction]) -> int | None:
+    """The line of the first instruction that reads the variable's address; None where none does, or where it has no line."""
+    places = {f"{slot:#x}" for slot in symbol.slots}
+    found = (i for i in instructions if any(match["offset"] in places for match in _BANK_4.finditer(i.operands)))
+    return next((i.line for i in found if i.line is not None), None)
+
+
 def _is_read(symbol: Symbol, read: set[int]) -> bool:
     if not symbol.section.startswith(".nv.global"):
         return True
@@ -300,41 +307,3 @@ def machine_code_digest(sass: Sass, cubin: Cubin, entries: Sequence[str] | None 
     """
     used = {symbol.name for symbol in globals_in_use(cubin, sass.instructions)}
     return code_digest(cubin, used, entries)
-
-
-def annotate(sass: Sass, source: str) -> str:
-    """The source, every line followed by the instructions that stand for it, by address; what has no line comes at the end.
-
-    Args:
-        sass: From a cubin with line information (`-lineinfo`), or all instructions come at the end.
-        source: Text of the kernel's file.
-    """
-    lines = source.splitlines()
-    by_line: dict[int | None, list[tuple[str, Instruction]]] = {}
-    for name, function in sass.functions.items():
-        for instruction in _without_padding(function):
-            known = instruction.line is not None and 1 <= instruction.line <= len(lines)
-            by_line.setdefault(instruction.line if known else None, []).append((name, instruction))
-    width = max((len(name) for name in sass.functions), default=0) if len(sass.functions) > 1 else 0
-    result = []
-    for number, text in enumerate(lines, start=1):
-        result.append(f"{number:5d}  {text}".rstrip())
-        result += [_row(name, instruction, width) for name, instruction in by_line.get(number, ())]
-    if None in by_line:
-        result.append("       (no line of the source)")
-        result += [_row(name, instruction, width) for name, instruction in by_line[None]]
-    return "\n".join(result) + "\n"
-
-
-def _row(name: str, instruction: Instruction, width: int) -> str:
-    label = f"{name:{width}} " if width else ""
-    guard = f"@{instruction.predicate}" if instruction.predicate else ""
-    return f"          {label}{instruction.address:04x} {guard:>5} {instruction.opcode} {instruction.operands}".rstrip()
-
-
-def _without_padding(function: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
-    """Without the `NOP`s that fill the end of a section."""
-    end = len(function)
-    while end and function[end - 1].base == "NOP":
-        end -= 1
-    return function[:end]

@@ -18,8 +18,8 @@ from evo_l2.errors import ToolchainError
 from evo_l2.targets.cpu.native import compile_cached
 from evo_l2.targets.cuda.reading.cubin import read_code
 from evo_l2.targets.cuda.reading.sass import Instruction, Sass, parse_binary
+from evo_l2.targets.cuda.tool_process import kill_group, tool_output
 from evo_l2.targets.cuda.toolchain.toolkit import Toolkit
-from evo_l2.targets.cuda.tools import kill_group, tool_output
 
 __all__ = ["Disassembler"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evo_l2.errors import ConfigurationError, ToolchainError
-from evo_l2.targets.cuda.tools import tool_output
+from evo_l2.targets.cuda.tool_process import tool_output
 
 __all__ = ["OLDEST_VERSION", "PINNED_VERSION", "Toolkit", "find_toolkit"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from evo_l2.kernel import Kernel
-from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
-from evo_l2.targets.cuda.reading.reaching import constants_in
+from evo_l2.targets.cuda.reading.driver_constants import constant_addresses, lint_header
+from evo_l2.targets.cuda.reading.reaching_constants import constants_in
 from evo_l2.targets.cuda.reading.sass import parse_sass, read_sass
 from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 

@@ -9,9 +9,9 @@ from evo_l2.kernel import Kernel
 from evo_l2.launch import Role
 from evo_l2.problem import Instance, Problem
 from evo_l2.targets.cuda.cards import Card
-from evo_l2.targets.cuda.plan import Plan
+from evo_l2.targets.cuda.launching.occupancy import occupancy
+from evo_l2.targets.cuda.launching.plan import Plan
 from evo_l2.targets.cuda.reading.cubin import Cubin
-from evo_l2.targets.cuda.reading.occupancy import occupancy
 
 __all__ = ["launch_facts", "n_stages", "tile_area"]
 

@@ -18,6 +18,8 @@ from evo_l2.kernel import Kernel
 from evo_l2.launch import Argument, Call, Launch, Role
 from evo_l2.problem import Instance, Problem
 from evo_l2.targets.cuda.cards import Card
+from evo_l2.targets.cuda.launching.occupancy import Limit, occupancy
+from evo_l2.targets.cuda.launching.tensor_maps import ALIGNMENT_BYTES, MAP_BYTES, PlannedTensorMap, plan_tensor_map
 from evo_l2.targets.cuda.limits import (
     BLOCK,
     GRID,
@@ -29,8 +31,6 @@ from evo_l2.targets.cuda.limits import (
     shape_of,
 )
 from evo_l2.targets.cuda.reading.cubin import Cubin, Entry
-from evo_l2.targets.cuda.reading.occupancy import Limit, occupancy
-from evo_l2.targets.cuda.tensor_maps import ALIGNMENT_BYTES, MAP_BYTES, PlannedTensorMap, plan_tensor_map
 
 __all__ = [
     "Plan",

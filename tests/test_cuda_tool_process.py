@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evo_l2.errors import ToolchainError
-from evo_l2.targets.cuda.tools import tool_output
+from evo_l2.targets.cuda.tool_process import tool_output
 
 
 def tool(folder, body):

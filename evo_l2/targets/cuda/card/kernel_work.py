@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from evo_l2.launch import Role
 from evo_l2.targets.cuda.driver import bindings, checked, encode_tensor_map
-from evo_l2.targets.cuda.plan import Plan, PlannedLaunch
+from evo_l2.targets.cuda.launching.plan import Plan, PlannedLaunch
 
 __all__ = ["KernelWork", "Work"]
 

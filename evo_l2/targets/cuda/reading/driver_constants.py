@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evo_l2.targets.cuda.reading.ptx import Finding
-from evo_l2.targets.cuda.reading.reaching import targets
+from evo_l2.targets.cuda.reading.reaching_constants import targets
+from evo_l2.targets.cuda.reading.rules import Finding
 from evo_l2.targets.cuda.reading.sass import Instruction, Sass
 
 __all__ = ["constant_addresses", "lint_header"]

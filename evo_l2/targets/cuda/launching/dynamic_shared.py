@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.launch import Call
 from evo_l2.products import read_product
-from evo_l2.targets.cuda.plan import Plan
+from evo_l2.targets.cuda.launching.plan import Plan
 from evo_l2.targets.cuda.toolchain.compiler import CudaBuilt
 from evo_l2.targets.cuda.toolchain.nvcc import MOST_PTX_BYTES
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from evo_l2.targets.cuda.reading.ptx import RULES, lint_ptx, lint_sass
+from evo_l2.targets.cuda.reading.rules import RULES, lint_ptx, lint_sass
 
 
 def rules(findings):
@@ -45,7 +45,7 @@ def test_machine_code_that_breaks_no_rule_is_left_alone_and_no_other(goldens, go
 @pytest.mark.parametrize("name", ["banned", "constants", "policies"])
 def test_a_glance_at_the_whole_file_passes_over_no_finding(name, goldens, monkeypatch):
     quick = lint_ptx(goldens.text(f"{name}.ptx"))
-    monkeypatch.setattr("evo_l2.targets.cuda.reading.ptx._WORDS", ("",))  # is in every statement
+    monkeypatch.setattr("evo_l2.targets.cuda.reading.rules._WORDS", ("",))  # is in every statement
     assert lint_ptx(goldens.text(f"{name}.ptx")) == quick
 
 
