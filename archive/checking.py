@@ -79,7 +79,7 @@ def check(store: Store, *, repair: bool = False) -> Report:
         except (StorageError, *UNREADABLE) as error:
             what = "the rest of this check is left out, since a value is of another kind than it should be"
             what = "cannot be read to its end" if isinstance(error, StorageError) else what
-            findings.append(Finding(name, str(store.path), f"{what}: {' '.join(str(error).split())}"))
+            findings.append(Finding(name, store.place, f"{what}: {' '.join(str(error).split())}"))
 
     steps: tuple[tuple[str, _Check], ...] = (
         ("file", _check_file),
@@ -98,7 +98,7 @@ def check(store: Store, *, repair: bool = False) -> Report:
     try:
         material = Material.read(store)
     except (StorageError, *UNREADABLE) as error:
-        findings.append(Finding("standings", str(store.path), f"cannot be worked out: {' '.join(str(error).split())}"))
+        findings.append(Finding("standings", store.place, f"cannot be worked out: {' '.join(str(error).split())}"))
         return Report(tuple(findings), tuple(notes), 0)
     take("standings", check_standings(store, material))
     take("results", check_results(store, material))
@@ -107,7 +107,7 @@ def check(store: Store, *, repair: bool = False) -> Report:
 
 
 def _is_sqlite(store: Store) -> bool:
-    return store._database.connection.dialect.name == "sqlite"
+    return store.is_file
 
 
 def _check_file(store: Store) -> Iterator[Finding | Note]:
@@ -116,7 +116,7 @@ def _check_file(store: Store) -> Iterator[Finding | Note]:
         return
     for (text,) in store.read("PRAGMA integrity_check(20)"):
         if text != "ok":
-            yield Finding("file", str(store.path), f"SQLite says {text}")
+            yield Finding("file", store.place, f"SQLite says {text}")
     for table, row, parent, _ in store.read("PRAGMA foreign_key_check"):
         yield Finding("file", f"row {row} of {table}", f"names a row of {parent} that is not there")
 

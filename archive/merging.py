@@ -46,9 +46,9 @@ def merge(into: Store, sources: Sequence[Store]) -> Merged:
     """
     merged = Merged(0, 0, 0, 0, 0, ())
     for source in sources:
-        if source.path.resolve() == into.path.resolve():
+        if _place(source) == _place(into):
             raise ConfigurationError(
-                "an archive cannot be merged into itself", expected="another file", found=str(source.path)
+                "an archive cannot be merged into itself", expected="another archive", found=source.place
             )
     for source in sources:
         one = _merge_one(into._database, source)
@@ -61,6 +61,10 @@ def merge(into: Store, sources: Sequence[Store]) -> Merged:
             merged.renamed + one.renamed,
         )
     return merged
+
+
+def _place(store: Store) -> object:
+    return store.path.resolve() if store.is_file else store.url
 
 
 def check_resumable(store: Store, name: str) -> None:
@@ -140,10 +144,10 @@ def _plan(source: Store, database: Database, run: Held, here: Sequence[Held]) ->
             differing = what
     if parted or differing:
         raise StorageError(
-            f"run {run.name} went on in {source.path} and in {database.path}, each time otherwise",
+            f"run {run.name} went on in {source.place} and in {database.place}, each time otherwise",
             expected="one copy of a run that goes on",
             found=f"two whose last common {differing} differs" if differing else "two that each hold what the other lacks",
-            hint=f"evo-l2 archive merge NEW.db {source.path}, to keep its copy apart",
+            hint=f"evo-l2 archive merge NEW.db {source.place}, to keep its copy apart",
         )
     # A copy that holds less than is here brings nothing.
     if all(a >= b for a, b in counts):

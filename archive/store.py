@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from archive.codec import dump, load, load_environment, load_schema, now, store_schema
 from archive.database import Database, open_database
@@ -76,6 +77,20 @@ class Store:
     def close(self) -> None:
         """Closes the file; may be called twice."""
         self._database.close()
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is an SQLite file, and not on a server."""
+        return self._database.dialect == "sqlite"
+
+    @property
+    def file_uri(self) -> str:
+        """How SQLite opens the file to be read, on a connection beside this one.
+
+        Raises:
+            StorageError: The archive is on a server.
+        """
+        return f"file:{quote(str(self.path.absolute()))}?mode=ro"
 
     @property
     def path(self) -> Path:
