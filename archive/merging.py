@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archive.codec import load_schema, now
+from archive.codec import now
 from archive.content import Bases, run_bases
 from archive.database import Database
 from archive.held import Held, RunCopy, read_held
+from archive.merge_derived import settle_derived
 from archive.merge_rows import Copier
-from archive.rows import rebuild_standings, refresh_standing
 from archive.store import Store
 from evo_l2.errors import ConfigurationError, StorageError
 
@@ -111,7 +111,7 @@ def _merge_one(database: Database, source: Store) -> Merged:
         grown = [copy for copy in copies if copy.grows]
         if grown:
             copier.copy_rows()
-            _stand(database, copier)
+            settle_derived(database, copier)
         renamed = _rename(database)
     return Merged(
         n_new,
@@ -161,26 +161,6 @@ def _keep_bases(database: Database, copies: Sequence[RunCopy], new: dict[str, Ru
     for copy in new.values():
         for uid, counts in sorted(bases[copy.run.key].items()):
             database.execute("INSERT INTO run_bases VALUES (?, ?, ?, ?, ?)", (copy.target, targets[uid], *counts))
-
-
-def _stand(database: Database, copier: Copier) -> None:
-    """Standings of what came: copied where nothing here bears on them, worked out again elsewhere."""
-    for place in copier.places:
-        schema_id, axes = database.read(
-            "SELECT m.id, m.axes FROM runs r JOIN measures_schemas m ON m.id = r.schema_id WHERE r.problem_id = ?"
-            " AND r.environment_id = ? ORDER BY r.created DESC, r.uid DESC LIMIT 1",
-            place,
-        )[0]
-        schema = load_schema(axes)
-        others = database.read(
-            "SELECT 1 FROM standings WHERE problem_id = ? AND environment_id = ? AND schema_id <> ? LIMIT 1",
-            (*place, schema_id),
-        )
-        if others or not copier.copy_standings(place, schema_id):
-            rebuild_standings(database, *place, schema_id, schema)
-            continue
-        for identity in sorted(copier.shared[place]):
-            refresh_standing(database, *place, identity, schema_id, schema)
 
 
 def _rename(database: Database) -> tuple[tuple[str, str], ...]:

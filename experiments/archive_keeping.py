@@ -53,7 +53,7 @@ def print_check(db: Address, *, repair: bool, as_json: bool) -> bool:
     for note in report.notes:
         print(f"note: {printable(note.what)}")
     if report.n_repaired:
-        print(f"{report.n_repaired} derived rows or tables were worked out again")
+        print(f"worked out again: {report.n_repaired}")
     n_left = len(report.findings) - report.n_repaired
     if not report.findings:
         print(f"{printable(str(db))} is clean")

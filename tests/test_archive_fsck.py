@@ -232,7 +232,7 @@ def test_the_command_says_what_it_found_by_its_exit_status(path):
     assert json.loads(fsck("--json").output)["findings"][0]["repairable"] is True
     mended = fsck("--repair")
     assert mended.exit_code == 0
-    assert "1 standings were worked out again" in mended.output
+    assert "worked out again: 1" in mended.output
     assert fsck().exit_code == 0
 
 
