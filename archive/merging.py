@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from archive.codec import now
 from archive.content import Bases, run_bases
 from archive.database import Database
-from archive.held import Held, RunCopy, read_held
+from archive.held import Held, RunCopy, not_at_home, read_held
 from archive.merge_derived import settle_derived
 from archive.merge_rows import Copier
 from archive.store import Store
@@ -76,12 +76,7 @@ def check_resumable(store: Store, name: str) -> None:
     """
     rows = store.read("SELECT merged, home_name FROM runs WHERE name = ?", (name,))
     if rows and rows[0][0] is not None:
-        raise StorageError(
-            f"run {name} was merged into this archive and goes on at home only",
-            expected="the file that it was started in",
-            found=f"a copy, merged {rows[0][0]}",
-            hint="evo-l2 resume there and merge again, or evo-l2 run, to start a new run from what is here",
-        )
+        raise not_at_home(name, rows[0][0])
     sql = "SELECT s.value FROM run_states s JOIN runs r ON r.id = s.run_id WHERE r.name = ? AND s.name = ?"
     if store.read(sql, (name, "reverify")):
         raise StorageError(
