@@ -11,10 +11,10 @@ from archive.database import Database
 from archive.store import Store
 from evo_l2.errors import ConfigurationError
 
-__all__ = ["Collected", "collect"]
+__all__ = ["REFERENCES", "Collected", "collect"]
 
 _PAGE = 500
-_REFERENCES = (
+REFERENCES = (
     ("candidates", "kernel_id"),
     ("candidates", "duplicate_of"),
     ("candidate_parents", "kernel_id"),
@@ -102,7 +102,7 @@ def _loose_texts(database: Database) -> list[int]:
 
 def _loose_kernels(database: Database) -> list[int]:
     named: set[int] = set()
-    for table, column in _REFERENCES:
+    for table, column in REFERENCES:
         named.update(key for (key,) in database.read(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"))
     return [key for (key,) in database.read("SELECT id FROM kernels ORDER BY id") if key not in named]
 

@@ -44,10 +44,6 @@ _INSERT_PENDING = (
     "INSERT INTO pending (problem_id, environment_id, identity, kernel_id, digest, verdict_id, schema_id, cell, is_run)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_INSERT_REVISIT = (
-    "INSERT INTO revisits (problem_id, environment_id, identity) VALUES (?, ?, ?)"
-    " ON CONFLICT (problem_id, environment_id, identity) DO NOTHING"
-)
 _REVISITS = (
     # Several verdicts that it is good, several sessions, several candidates on one verdict, or a verdict that came later.
     f"SELECT identity FROM verdicts WHERE problem_id = ? AND environment_id = ? AND status IN ({_GOOD})"
@@ -101,8 +97,13 @@ def put_pending(database: Database, place: Place, digest: str, *, is_run: bool) 
 
 
 def mark_revisit(database: Database, problem_id: int, environment_id: int, identity: str) -> None:
-    """Writes that more than one verdict, session or candidate speaks of an identity."""
-    database.execute(_INSERT_REVISIT, (problem_id, environment_id, identity))
+    """Writes that more than one verdict, session or candidate speaks of an identity, or once more.
+
+    The row gets a new id each time, since open runs look at those that came since they last did.
+    """
+    key = (problem_id, environment_id, identity)
+    database.execute("DELETE FROM revisits WHERE problem_id = ? AND environment_id = ? AND identity = ?", key)
+    database.execute("INSERT INTO revisits (problem_id, environment_id, identity) VALUES (?, ?, ?)", key)
 
 
 def refresh_standing(
@@ -195,8 +196,9 @@ def rebuild_standings(
 
 def _add_revisits(database: Database, problem_id: int, environment_id: int) -> None:
     """Adds what is missing; open runs know these rows by their ids, so none is written anew."""
-    found = computed_revisits(database, problem_id, environment_id)
-    for identity in sorted(found):
+    place = (problem_id, environment_id)
+    rows = database.read("SELECT identity FROM revisits WHERE problem_id = ? AND environment_id = ?", place)
+    for identity in sorted(computed_revisits(database, *place) - {row[0] for row in rows}):
         mark_revisit(database, problem_id, environment_id, identity)
 
 
