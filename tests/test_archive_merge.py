@@ -313,6 +313,18 @@ def test_the_history_of_a_merged_run_is_that_of_its_home(two, tmp_path):
             assert list(here.results()) == list(there.results())
             assert here.seeds() == there.seeds()
     assert_seen_as_at_home(both, *two)
+    shown = []
+    with Store.open(both) as store:
+        names = dict(store.read("SELECT uid, name FROM runs"))
+    with Store.open(two[1]) as home:
+        uid = home.read("SELECT uid FROM runs WHERE name = 'run-2'")[0][0]
+    for path, name in ((two[1], "run-2"), (both, names[uid])):
+        top = CliRunner().invoke(main, ["archive", "top", str(path), "--run", name, "--json"])
+        assert top.exit_code == 0
+        shown.append(top.output)
+    assert shown[0] == shown[1].replace(names[uid], "run-2")
+    assert cases.kernel(1).digest[:12] not in shown[0]
+    assert cases.kernel(2).digest[:12] in shown[0]
 
 
 def test_a_merged_run_takes_nothing_more(two, tmp_path):
