@@ -74,9 +74,10 @@ class _Sight:
         seen = (
             "FROM verdicts v JOIN kernels k ON k.id = v.kernel_id LEFT JOIN candidates c ON c.kernel_id = v.kernel_id"
             " AND c.verdict_id = v.id AND c.run_id = ? WHERE v.problem_id = ? AND v.environment_id = ?"
-            " AND (v.id <= ? OR c.id IS NOT NULL OR v.run_id = ? AND v.after IS NOT NULL)"
+            f" AND (v.id <= {self.scope.last_verdict('v.run_id')} OR c.id IS NOT NULL"
+            " OR v.run_id = ? AND v.after IS NOT NULL)"
         )
-        first = (self.run_id, *self.place, self.scope.base_verdict, self.run_id)
+        first = (self.run_id, *self.place, self.run_id)
         return self._database.read(sql.format(seen=seen), (*first, *parameters))
 
     def read(self, identities: Sequence[str] | None) -> list[Passed]:
@@ -132,8 +133,8 @@ class _Sight:
         for verdict, key, *estimate in self._database.read(
             "SELECT s.verdict_id, s.id, s.log_ratio, s.log_low, s.log_high, s.n_blocks FROM timing_sessions s"
             " JOIN verdicts v ON v.id = s.verdict_id WHERE v.problem_id = ? AND v.environment_id = ?"
-            f" AND (s.id <= ? OR s.run_id = ?){only}",
-            (*self.place, self.scope.base_session, self.run_id, *(verdicts or ())),
+            f" AND (s.id <= {self.scope.last_session('s.run_id')} OR s.run_id = ?){only}",
+            (*self.place, self.run_id, *(verdicts or ())),
         ):
             found[verdict].append((key, load_estimate(*estimate)))
         return found
@@ -168,9 +169,9 @@ class StoredRecords:
             f"SELECT k.source, k.target, {VERDICT} FROM kernels k JOIN verdicts v ON v.kernel_id = k.id"
             " LEFT JOIN candidates c ON c.kernel_id = k.id AND c.verdict_id = v.id AND c.run_id = ?"
             " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ?"
-            f" AND v.status IN ({GOOD}) AND (v.id <= ? OR c.id IS NOT NULL)"
+            f" AND v.status IN ({GOOD}) AND (v.id <= {scope.last_verdict('v.run_id')} OR c.id IS NOT NULL)"
             " ORDER BY CASE WHEN c.id IS NULL THEN 1 ELSE 0 END, v.id LIMIT 1",
-            (scope.run_id, digest, scope.problem_id, scope.environment_id, scope.base_verdict),
+            (scope.run_id, digest, scope.problem_id, scope.environment_id),
         )
         source, target, *verdict = rows[0]
         return Kernel(load_text(source), target), load_verdict(verdict)
@@ -189,9 +190,9 @@ class StoredRecords:
             return digest
         originals = self._database.read(
             "SELECT o.digest FROM candidates c JOIN runs r ON r.id = c.run_id JOIN kernels o ON o.id = c.duplicate_of"
-            " WHERE c.kernel_id = ? AND r.problem_id = ? AND r.environment_id = ? AND (c.id <= ? OR c.run_id = ?)"
-            " ORDER BY c.id LIMIT 1",
-            (key, *self._sight.place, self._sight.scope.base_candidate, self._sight.run_id),
+            " WHERE c.kernel_id = ? AND r.problem_id = ? AND r.environment_id = ?"
+            f" AND (c.id <= {self._sight.scope.last_candidate('c.run_id')} OR c.run_id = ?) ORDER BY c.id LIMIT 1",
+            (key, *self._sight.place, self._sight.run_id),
         )
         return str(originals[0][0]) if originals else None
 
@@ -319,9 +320,9 @@ class _StoredBackground:
                 "SELECT t.identity, k.digest, t.log_ratio, t.log_low, t.log_high, t.n_blocks FROM standings t"
                 " JOIN kernels k ON k.id = t.kernel_id JOIN verdicts v ON v.id = t.verdict_id"
                 " WHERE t.problem_id = ? AND t.environment_id = ? AND t.schema_id = ? AND t.cell = ?"
-                f" AND (v.id <= ? OR v.run_id = ?){further}"
+                f" AND (v.id <= {self._sight.scope.last_verdict('v.run_id')} OR v.run_id = ?){further}"
                 " ORDER BY t.log_low DESC, k.digest LIMIT ?",
-                (*place, self._sight.scope.base_verdict, self._sight.run_id, *after, size),
+                (*place, self._sight.run_id, *after, size),
             )
             yield from (Entry(row[1], row[0], _known(load_cell(cell)), load_estimate(*row[2:])) for row in rows)
             if len(rows) < size:
@@ -338,8 +339,9 @@ class _StoredBackground:
             rows = self._database.read(
                 "SELECT t.identity, t.digest FROM pending t JOIN verdicts v ON v.id = t.verdict_id"
                 " WHERE t.problem_id = ? AND t.environment_id = ? AND t.schema_id = ? AND t.is_run = 0 AND t.cell = ?"
-                " AND t.digest > ? AND (v.id <= ? OR v.run_id = ?) ORDER BY t.digest LIMIT ?",
-                (*place, after, self._sight.scope.base_verdict, self._sight.run_id, size),
+                f" AND t.digest > ? AND (v.id <= {self._sight.scope.last_verdict('v.run_id')} OR v.run_id = ?)"
+                " ORDER BY t.digest LIMIT ?",
+                (*place, after, self._sight.run_id, size),
             )
             yield from (Entry(digest, identity, _known(load_cell(cell)), None) for identity, digest in rows)
             if len(rows) < size:
@@ -363,18 +365,16 @@ class _StoredBackground:
         rows = self._database.read(
             "SELECT x.identity FROM revisits x WHERE x.problem_id = ? AND x.environment_id = ? AND x.id > ? AND x.id <= ?"
             " AND EXISTS (SELECT 1 FROM verdicts v WHERE v.identity = x.identity AND v.problem_id = x.problem_id"
-            " AND v.environment_id = x.environment_id AND (v.id <= ? OR v.run_id = ? OR EXISTS (SELECT 1 FROM candidates c"
+            f" AND v.environment_id = x.environment_id AND (v.id <= {scope.last_verdict('v.run_id')} OR v.run_id = ?"
+            " OR EXISTS (SELECT 1 FROM candidates c"
             " WHERE c.kernel_id = v.kernel_id AND c.verdict_id = v.id AND c.run_id = ?)))"
             " AND EXISTS (SELECT 1 FROM verdicts v JOIN verdicts w ON w.kernel_id = v.kernel_id"
             " AND w.problem_id = v.problem_id AND w.environment_id = v.environment_id"
             " LEFT JOIN timing_sessions s ON s.verdict_id = w.id WHERE v.identity = x.identity"
             " AND v.problem_id = x.problem_id AND v.environment_id = x.environment_id"
-            " AND (w.status = 'built' OR w.id > ? AND w.run_id <> ? OR s.id > ? AND s.run_id <> ?))",
-            (
-                *(*self._sight.place, since, last),
-                *(scope.base_verdict, run_id, run_id),
-                *(scope.base_verdict, run_id, scope.base_session, run_id),
-            ),
+            f" AND (w.status = 'built' OR w.id > {scope.last_verdict('w.run_id')} AND w.run_id <> ?"
+            f" OR s.id > {scope.last_session('s.run_id')} AND s.run_id <> ?))",
+            (*self._sight.place, since, last, run_id, run_id, run_id, run_id),
         )
         identities = [row[0] for row in rows if not self._view.holds(row[0])]
         for start in range(0, len(identities), _PAGE):

@@ -1,21 +1,24 @@
-"""Checks of what follows from other rows: a session's estimate, every standing, and what every addition did."""
+"""Checks of what follows from other rows: a session's estimate, derived tables, and what every addition did."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from archive.codec import dump, load_estimate, load_schema, load_session
+from archive.database import Database
 from archive.findings import UNREADABLE, Finding, Note, pages
 from archive.rework import Material, Standing, expected_standings, replay_results
+from archive.standings import computed_revisits, current_axes, mark_revisit, refresh_standing
 from archive.store import Store
+from archive.tallies import Tallies, computed_tallies, rebuild_tallies, stored_tallies
 from evo_l2.evaluation import Estimate
 from evo_l2.measures import MeasuresSchema
 from evo_l2.timing import single_estimates
 
-__all__ = ["Stale", "check_results", "check_sessions", "check_standings"]
+__all__ = ["Mend", "check_results", "check_revisits", "check_sessions", "check_standings", "check_tallies"]
 
 _LOOSE = 0.5
 """Ends of an interval that another version drew from other resamples differ by less than this share of its width."""
@@ -23,13 +26,8 @@ _MOST = 20
 """Results that are named for each run; one that is wrong makes all that follow suspect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
-    """A standing to be worked out again."""
-
-    problem: int
-    environment: int
-    identity: str
+Mend = Callable[[Database], None]
+"""Works a derived row out again; inside a transaction."""
 
 
 def _same_interval(stored: Estimate, found: Estimate) -> tuple[bool, bool]:
@@ -91,10 +89,14 @@ _STANDINGS = (
     " t.speedup, t.speedup_low, t.speedup_high, t.n_sessions FROM standings t WHERE t.problem_id = ? AND t.environment_id = ?"
     " ORDER BY t.identity"
 )
+_PENDING = (
+    "SELECT t.identity, t.kernel_id, t.verdict_id, t.schema_id, t.cell, t.digest, t.is_run FROM pending t"
+    " WHERE t.problem_id = ? AND t.environment_id = ? ORDER BY t.identity"
+)
 
 
-def check_standings(store: Store, material: Mapping[tuple[int, int], Material]) -> Iterator[tuple[Finding, Stale | None]]:
-    """Every standing, which cells and bests are read from, is what verdicts and sessions say; what has to be mended."""
+def check_standings(store: Store, material: Mapping[tuple[int, int], Material]) -> Iterator[tuple[Finding, Mend | None]]:
+    """Every standing, which cells and bests are read from, is what verdicts and sessions say; and what mends it."""
     schemas = {}
     for key, axes in store.read("SELECT id, axes FROM measures_schemas ORDER BY id"):
         try:
@@ -102,30 +104,43 @@ def check_standings(store: Store, material: Mapping[tuple[int, int], Material]) 
         except UNREADABLE:
             continue
     for place in material.values():
-        rows = {row[0]: row for row in store.read(_STANDINGS, (place.problem, place.environment))}
+        where = (place.problem, place.environment)
+        timed = {row[0]: row for row in store.read(_STANDINGS, where)}
+        pending = {row[0]: row for row in store.read(_PENDING, where)}
         for expected in expected_standings(store, place):
             if isinstance(expected, str):
-                rows.pop(expected, None)
+                timed.pop(expected, None)
+                pending.pop(expected, None)
                 continue
-            row = rows.pop(expected.identity, None)
+            row, other = timed.pop(expected.identity, None), pending.pop(expected.identity, None)
+            if expected.estimate is None:
+                row, other = other, row
             wrong = _differences(row, expected, schemas) if row is not None else ["is missing"]
+            if other is not None:
+                wrong.append("stands with and without an estimate" if row is not None else "stands among the wrong ones")
             if wrong:
-                finding = Finding("standings", f"kernel {expected.identity[:12]}", "; ".join(wrong), repairable=True)
-                yield finding, Stale(place.problem, place.environment, expected.identity)
-        for identity in rows:
-            finding = Finding("standings", f"kernel {identity[:12]}", "has a standing, and nothing it follows from", True)
-            yield finding, Stale(place.problem, place.environment, identity)
-    places = {(place.problem, place.environment) for place in material.values()}
-    for problem, environment, count in store.read(
-        "SELECT problem_id, environment_id, COUNT(*) FROM standings GROUP BY problem_id, environment_id"
-        " ORDER BY problem_id, environment_id"
-    ):
-        if (problem, environment) not in places:
-            yield Finding("standings", f"problem {problem}", f"{count} standings of a problem without verdicts"), None
+                yield _stale(place, expected.identity, "; ".join(wrong))
+        for identity in (*timed, *pending):
+            yield _stale(place, identity, "has a standing, and nothing it follows from")
+    for table in ("standings", "pending"):
+        for problem, environment, count in store.read(
+            f"SELECT problem_id, environment_id, COUNT(*) FROM {table} GROUP BY problem_id, environment_id"
+            " ORDER BY problem_id, environment_id"
+        ):
+            if (problem, environment) not in material:
+                yield Finding("standings", f"problem {problem}", f"{count} {table} of a problem without verdicts"), None
+
+
+def _stale(place: Material, identity: str, what: str) -> tuple[Finding, Mend]:
+    def mend(database: Database) -> None:
+        schema_id, schema = current_axes(database, place.problem, place.environment)
+        refresh_standing(database, place.problem, place.environment, identity, schema_id, schema)
+
+    return Finding("standings", f"kernel {str(identity)[:12]}", what, repairable=True), mend
 
 
 def _differences(row: Any, expected: Standing, schemas: Mapping[int, MeasuresSchema]) -> list[str]:
-    _, kernel, verdict, schema_id, cell, log_ratio, log_low, log_high, n_blocks, *speedups, n_sessions = row
+    _, kernel, verdict, schema_id, cell, *rest = row
     wrong = []
     if kernel != expected.kernel or verdict != expected.verdict:
         wrong.append(f"names kernel {kernel} by verdict {verdict}, expected {expected.kernel} by {expected.verdict}")
@@ -133,10 +148,17 @@ def _differences(row: Any, expected: Standing, schemas: Mapping[int, MeasuresSch
     expected_cell = expected.cell(schema) if schema is not None else None
     if schema is not None and cell != (dump(expected_cell) if expected_cell is not None else None):
         wrong.append(f"cell {cell}, expected {expected_cell}")
+    if expected.estimate is None:
+        if rest != [expected.digest, int(expected.is_run)]:
+            wrong.append(f"says {rest}, expected {[expected.digest, int(expected.is_run)]}")
+        return wrong
+    log_ratio, log_low, log_high, n_blocks, *speedups, n_sessions = rest
     try:
         stored = load_estimate(log_ratio, log_low, log_high, n_blocks)
         same = stored is not None and _same_interval(stored, expected.estimate)[0]
-        speeds = all(math.isclose(s, math.exp(v), rel_tol=1e-9) for s, v in zip(speedups, row[5:8], strict=True))
+        speeds = all(
+            math.isclose(s, math.exp(v), rel_tol=1e-9) for s, v in zip(speedups, (log_ratio, log_low, log_high), strict=True)
+        )
     except UNREADABLE:
         return [*wrong, "its numbers cannot be read"]
     if not same:
@@ -145,6 +167,45 @@ def _differences(row: Any, expected: Standing, schemas: Mapping[int, MeasuresSch
         wrong.append("its speed-up is not that of its logarithm")
     if n_sessions != expected.n_sessions:
         wrong.append(f"{n_sessions} sessions, expected {expected.n_sessions}")
+    return wrong
+
+
+def check_revisits(store: Store, material: Mapping[tuple[int, int], Material]) -> Iterator[tuple[Finding, Mend]]:
+    """Every kernel that more than one row speaks of is listed; one that is listed for nothing costs only time."""
+    for place in material.values():
+        where = (place.problem, place.environment)
+        sql = "SELECT identity FROM revisits WHERE problem_id = ? AND environment_id = ?"
+        listed = {row[0] for row in store.read(sql, where)}
+        for identity in sorted(computed_revisits(store._database, *where) - listed):
+            what = "several rows speak of it, and it is not listed as such"
+            mend = partial(mark_revisit, problem_id=where[0], environment_id=where[1], identity=identity)
+            yield Finding("revisits", f"kernel {identity[:12]}", what, repairable=True), mend
+
+
+def check_tallies(store: Store) -> Iterator[tuple[Finding, Mend]]:
+    """Every run's counts and records are those of its candidates."""
+    for key, name in store.read("SELECT id, name FROM runs ORDER BY id"):
+        try:
+            expected = computed_tallies(store._database, key)
+        except UNREADABLE:  # the candidate is named by another check
+            continue
+        try:
+            wrong = _parted(stored_tallies(store._database, key), expected)
+        except UNREADABLE:
+            wrong = ["cannot be read"]
+        if wrong:
+            yield Finding("tallies", f"run {name}", "; ".join(wrong), repairable=True), partial(rebuild_tallies, run_id=key)
+
+
+def _parted(stored: Tallies, expected: Tallies) -> list[str]:
+    wrong = []
+    if stored.tallies != expected.tallies:
+        counts = [sum(tally.n for tally in tallies.tallies) for tallies in (stored, expected)]
+        wrong.append(f"its counts, of {counts[0]} candidates, are not those of its {counts[1]} candidates")
+    if dict(stored.first_indices) != dict(expected.first_indices):
+        wrong.append("an operator's first candidate is another one")
+    if stored.records != expected.records:
+        wrong.append(f"{len(stored.records)} records, expected {len(expected.records)}, or others")
     return wrong
 
 

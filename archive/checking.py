@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from archive.check_derived import Stale, check_results, check_sessions, check_standings
+from archive.check_derived import (
+    Mend,
+    check_results,
+    check_revisits,
+    check_sessions,
+    check_standings,
+    check_tallies,
+)
 from archive.check_rows import (
     check_calls,
     check_candidates,
@@ -19,10 +26,9 @@ from archive.check_rows import (
     check_verdicts,
     sequence_findings,
 )
-from archive.codec import load_schema
 from archive.findings import UNREADABLE, Finding, Note
 from archive.rework import Material
-from archive.rows import refresh_standing
+from archive.standings import DERIVED
 from archive.store import Store
 from evo_l2.errors import StorageError
 
@@ -39,7 +45,7 @@ class Report:
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...]
     n_repaired: int
-    """Standings that were worked out again; their findings are listed too."""
+    """Derived rows that were worked out again; their findings are listed too."""
 
     @property
     def clean(self) -> bool:
@@ -50,22 +56,23 @@ class Report:
 def check(store: Store, *, repair: bool = False) -> Report:
     """Checks everything that an archive says against itself.
 
-    Nothing is taken from a cache: digests are worked out from sources and texts, estimates from samples, standings from
-    verdicts and sessions, and every run's grid from its history. Curves and bests are not stored; they follow from these.
+    Nothing is taken from a cache: digests are worked out from sources and texts, estimates from samples, standings and
+    tallies from candidates, verdicts and sessions, and every run's grid from its history. Curves and bests are not stored;
+    they follow from these. SQLite's own checks of a file, and those of its tables and kinds, are left to a server elsewhere.
 
     Args:
         store: The archive; others may write to it meanwhile, though what they add while it goes on may be reported.
-        repair: Whether standings, which are derived, are worked out again where they differ. Nothing else is ever changed:
-            what was measured cannot be made up.
+        repair: Whether derived tables (`archive.standings.DERIVED`) are worked out again where they differ. Nothing else is
+            ever changed: what was measured cannot be made up.
 
     Raises:
         StorageError: A repair cannot be written.
     """
     findings: list[Finding] = []
     notes: list[Note] = []
-    stale: list[Stale] = []
+    mends: list[Mend] = []
 
-    def take(name: str, rows: Iterator[Finding | Note | tuple[Finding, Stale | None]]) -> None:
+    def take(name: str, rows: Iterator[Finding | Note | tuple[Finding, Mend | None]]) -> None:
         try:
             for row in rows:
                 if isinstance(row, Note):
@@ -75,11 +82,11 @@ def check(store: Store, *, repair: bool = False) -> Report:
                 else:
                     findings.append(row[0])
                     if row[1] is not None:
-                        stale.append(row[1])
+                        mends.append(row[1])
         except (StorageError, *UNREADABLE) as error:
             what = "the rest of this check is left out, since a value is of another kind than it should be"
             what = "cannot be read to its end" if isinstance(error, StorageError) else what
-            findings.append(Finding(name, str(store.path), f"{what}: {' '.join(str(error).split())}"))
+            findings.append(Finding(name, store.place, f"{what}: {' '.join(str(error).split())}"))
 
     steps: tuple[tuple[str, _Check], ...] = (
         ("file", _check_file),
@@ -98,16 +105,18 @@ def check(store: Store, *, repair: bool = False) -> Report:
     try:
         material = Material.read(store)
     except (StorageError, *UNREADABLE) as error:
-        findings.append(Finding("standings", str(store.path), f"cannot be worked out: {' '.join(str(error).split())}"))
+        findings.append(Finding("standings", store.place, f"cannot be worked out: {' '.join(str(error).split())}"))
         return Report(tuple(findings), tuple(notes), 0)
     take("standings", check_standings(store, material))
+    take("revisits", check_revisits(store, material))
+    take("tallies", check_tallies(store))
     take("results", check_results(store, material))
-    n_repaired = _repair(store, stale) if repair else 0
+    n_repaired = _repair(store, mends) if repair else 0
     return Report(tuple(findings), tuple(notes), n_repaired)
 
 
 def _is_sqlite(store: Store) -> bool:
-    return store._database.connection.dialect.name == "sqlite"
+    return store.is_file
 
 
 def _check_file(store: Store) -> Iterator[Finding | Note]:
@@ -116,7 +125,7 @@ def _check_file(store: Store) -> Iterator[Finding | Note]:
         return
     for (text,) in store.read("PRAGMA integrity_check(20)"):
         if text != "ok":
-            yield Finding("file", str(store.path), f"SQLite says {text}")
+            yield Finding("file", store.place, f"SQLite says {text}")
     for table, row, parent, _ in store.read("PRAGMA foreign_key_check"):
         yield Finding("file", f"row {row} of {table}", f"names a row of {parent} that is not there")
 
@@ -142,7 +151,7 @@ def _check_kinds(store: Store) -> Iterator[Finding | Note]:
     for (table,) in store.read(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
     ):
-        if table == "standings":  # derived: what is wrong there is found by working it out, and can be mended
+        if table in DERIVED:  # what is wrong there is found by working it out, and can be mended
             continue
         columns = [(row[1], row[2].upper(), row[3] or row[5]) for row in store.read(f"PRAGMA table_info({table})")]
         wrong = [f"typeof({name}) NOT IN ({_kinds(kind)}{'' if due else _NULL})" for name, kind, due in columns]
@@ -172,19 +181,13 @@ def _expected_tables(sql: str) -> frozenset[tuple[str, str]]:
         return frozenset((kind, name) for kind, name in empty.read(sql))
 
 
-def _repair(store: Store, stale: list[Stale]) -> int:
-    """Works standings out again, each in a transaction of its own; how many could be."""
+def _repair(store: Store, mends: list[Mend]) -> int:
+    """Works out again what is derived, each in a transaction of its own; how much could be."""
     database = store._database
     n_repaired = 0
-    for one in stale:
-        rows = database.read(
-            "SELECT m.id, m.axes FROM runs r JOIN measures_schemas m ON m.id = r.schema_id WHERE r.problem_id = ?"
-            " AND r.environment_id = ? ORDER BY r.id DESC LIMIT 1",
-            (one.problem, one.environment),
-        )
-        # What a standing follows from may be damaged too; it stays as it is then.
+    for mend in mends:
+        # What it follows from may be damaged too; it stays as it is then.
         with contextlib.suppress(*UNREADABLE), database.write():
-            schema_id, axes = rows[0]
-            refresh_standing(database, one.problem, one.environment, one.identity, schema_id, load_schema(axes))
+            mend(database)
             n_repaired += 1
     return n_repaired

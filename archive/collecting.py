@@ -9,17 +9,19 @@ from pathlib import Path
 from archive.codec import load
 from archive.database import Database
 from archive.store import Store
+from evo_l2.errors import ConfigurationError
 
-__all__ = ["Collected", "collect"]
+__all__ = ["REFERENCES", "Collected", "collect"]
 
 _PAGE = 500
-_REFERENCES = (
+REFERENCES = (
     ("candidates", "kernel_id"),
     ("candidates", "duplicate_of"),
     ("candidate_parents", "kernel_id"),
     ("run_seeds", "kernel_id"),
     ("verdicts", "kernel_id"),
     ("standings", "kernel_id"),
+    ("pending", "kernel_id"),
     ("work", "kernel_id"),
 )
 """Every column that names a kernel."""
@@ -37,7 +39,7 @@ class Collected:
     """Copies from before an upgrade, and what killed upgrades left."""
     n_backup_bytes: int
     n_bytes_before: int
-    """Size of the file."""
+    """Size of the file, or of the tables on a server."""
     n_bytes_after: int
     """The same in a dry run."""
 
@@ -53,10 +55,18 @@ def collect(store: Store, *, backups: bool = False, dry_run: bool = False) -> Co
         dry_run: Whether it is only said what would go.
 
     Raises:
+        ConfigurationError: The archive is on a server, and there are no such copies.
         StorageError: The file is in use, or there is no room for the smaller copy that takes its place.
     """
+    if backups and not store.is_file:
+        raise ConfigurationError(
+            "upgrades leave copies beside files only",
+            expected="an archive in a file",
+            found=store.place,
+            hint="leave out --backups",
+        )
     database = store._database
-    before = _size(store.path)
+    before = store.n_bytes
     if dry_run:
         texts, kernels = _loose_texts(database), _loose_kernels(database)
     else:
@@ -64,15 +74,16 @@ def collect(store: Store, *, backups: bool = False, dry_run: bool = False) -> Co
             texts, kernels = _loose_texts(database), _loose_kernels(database)
             _delete(database, "texts", texts)
             _delete_kernels(database, kernels)
-        database.read("VACUUM")
-        if database.connection.dialect.name == "sqlite":
+        # A server gives room back by itself, and has tables of others.
+        if store.is_file:
+            database.read("VACUUM")
             database.read("PRAGMA wal_checkpoint(TRUNCATE)")
     copies = _backups(store.path) if backups else ()
     n_backup_bytes = sum(_size(copy) for copy in copies)
     if not dry_run:
         for copy in copies:
             copy.unlink(missing_ok=True)
-    return Collected(len(texts), len(kernels), copies, n_backup_bytes, before, _size(store.path))
+    return Collected(len(texts), len(kernels), copies, n_backup_bytes, before, store.n_bytes)
 
 
 def _loose_texts(database: Database) -> list[int]:
@@ -91,7 +102,7 @@ def _loose_texts(database: Database) -> list[int]:
 
 def _loose_kernels(database: Database) -> list[int]:
     named: set[int] = set()
-    for table, column in _REFERENCES:
+    for table, column in REFERENCES:
         named.update(key for (key,) in database.read(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"))
     return [key for (key,) in database.read("SELECT id FROM kernels ORDER BY id") if key not in named]
 
@@ -100,9 +111,12 @@ def _delete_kernels(database: Database, keys: list[int]) -> None:
     """Kernels are append-only: the trigger that says so is put aside inside the transaction, and nobody sees it gone."""
     if not keys:
         return
-    triggers = []
-    if database.connection.dialect.name == "sqlite":
-        triggers = database.read("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name = 'kernels_no_delete'")
+    if database.dialect != "sqlite":
+        database.execute("ALTER TABLE kernels DISABLE TRIGGER kernels_append_only")
+        _delete(database, "kernels", keys)
+        database.execute("ALTER TABLE kernels ENABLE TRIGGER kernels_append_only")
+        return
+    triggers = database.read("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name = 'kernels_no_delete'")
     for name, _ in triggers:
         database.execute(f"DROP TRIGGER {name}")
     _delete(database, "kernels", keys)

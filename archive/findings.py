@@ -23,7 +23,7 @@ class Finding:
 
     check: str
     """Which check: `file`, `tables`, `kernels`, `texts`, `provenance`, `candidates`, `calls`, `sessions`, `results`,
-    `standings`."""
+    `standings`, `revisits`, `tallies`."""
     where: str
     """The row, for instance `candidate 17 of run quickstart`."""
     what: str

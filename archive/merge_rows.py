@@ -13,7 +13,7 @@ from archive.findings import pages
 from archive.held import Held, RunCopy
 from archive.store import Store
 
-__all__ = ["Copier"]
+__all__ = ["Copier", "Place"]
 
 _PAGE = 500
 Place = tuple[int, int]
@@ -46,14 +46,29 @@ class Copier:
         self._sessions: dict[int, int] = {}
         self.shared: dict[Place, set[str]] = defaultdict(set)
         """Identities whose standing both files bear on, by place here."""
+        self.new_verdicts: set[int] = set()
+        """Verdicts that are copied, by their ids there."""
+        self.retimed: set[int] = set()
+        """Verdicts that were here and get another session, by their ids here."""
+        self.mixed: set[int] = set()
+        """Runs with candidates judged by a verdict that was here already, by their ids there."""
+
+    @property
+    def source(self) -> Store:
+        """What is read."""
+        return self._source
+
+    @property
+    def growing(self) -> tuple[RunCopy, ...]:
+        """The runs of which something is copied."""
+        return tuple(copy for copy in self._copies.values() if copy.grows)
 
     @property
     def places(self) -> tuple[Place, ...]:
         """Problem and environment, by their ids here, of every run that grows."""
         found = []
-        for copy in self._copies.values():
-            if copy.grows:
-                found += self._database.read("SELECT problem_id, environment_id FROM runs WHERE id = ?", (copy.target,))
+        for copy in self.growing:
+            found += self._database.read("SELECT problem_id, environment_id FROM runs WHERE id = ?", (copy.target,))
         return tuple(dict.fromkeys((row[0], row[1]) for row in found))
 
     # --- runs ---------------------------------------------------------------------------------------------------------
@@ -178,6 +193,7 @@ class Copier:
                     (kernel, *place, kernel, *place, self._copies[row[4]].target, *row[5:]),
                 )
                 self._verdicts[row[0]] = _made(key)
+                self.new_verdicts.add(row[0])
 
     def _note_shared(self, page: Sequence[Any], places: Sequence[Place], before: int) -> None:
         """Identities of new verdicts that verdicts from before the merge bear on: by the identity, or by the kernel."""
@@ -217,8 +233,10 @@ class Copier:
         for row in pages(self._source, sql):
             if there[row[0]][1] < self._copies[row[2]].n_sessions:
                 continue
-            if row[1] in held and row[5] is not None:
-                self.shared[self._place(row[3], row[4])].add(row[5])
+            if row[1] in held:
+                self.retimed.add(self._verdicts[row[1]])
+                if row[5] is not None:
+                    self.shared[self._place(row[3], row[4])].add(row[5])
             key = self._database.insert(
                 "INSERT INTO timing_sessions (verdict_id, run_id, after, candidate_index, purpose, samples, log_ratio,"
                 " log_low,"
@@ -246,6 +264,8 @@ class Copier:
             self._map_kernels([key for key in named if key is not None])
             made: dict[int, int] = {}
             for row in page:
+                if row[3] is not None and row[3] not in self.new_verdicts:
+                    self.mixed.add(row[1])
                 key = self._database.insert(
                     "INSERT INTO candidates (run_id, kernel_id, verdict_id, session_id, duplicate_of, idx, operator,"
                     " asked_after, outcome, message, identity, evaluation_s, seconds, add_status, add_value, cell, created)"
@@ -288,37 +308,31 @@ class Copier:
                 (made[row[0]], messages, self._texts[row[2]], *row[3:]),
             )
 
-    def copy_standings(self, place: Place, schema_id: int) -> bool:
-        """Copies the standings that nothing here bears on; False where they are on other axes, and must be worked out."""
-        there = [
-            next(other for other, here in self._interned[table].items() if here == key)
-            for table, key in zip(("problems", "environments"), place, strict=True)
-        ]
-        rows = self._source.read(
-            "SELECT identity, kernel_id, verdict_id, schema_id, cell, log_ratio, log_low, log_high, speedup, speedup_low,"
-            " speedup_high, n_blocks, n_sessions FROM standings WHERE problem_id = ? AND environment_id = ? ORDER BY"
-            " identity",
-            there,
-        )
-        if any(self._interned["measures_schemas"][row[3]] != schema_id for row in rows):
-            return False
-        for page in _paged(iter(rows)):
-            self._map_kernels([row[1] for row in page])
-            for row in page:
-                if row[0] not in self.shared[place]:
-                    self._database.execute(
-                        "INSERT INTO standings (problem_id, environment_id, identity, kernel_id, verdict_id, schema_id, cell,"
-                        " log_ratio, log_low, log_high, speedup, speedup_low, speedup_high, n_blocks, n_sessions)"
-                        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                        " ON CONFLICT (problem_id, environment_id, identity) DO NOTHING",
-                        (*place, row[0], self._kernels[row[1]], self._verdicts[row[2]], schema_id, *row[4:]),
-                    )
-        return True
-
     # --- what rows name -----------------------------------------------------------------------------------------------
 
     def _place(self, problem: int, environment: int) -> Place:
         return self._interned["problems"][problem], self._interned["environments"][environment]
+
+    def place_there(self, place: Place) -> Place:
+        """A problem and environment by their ids there."""
+        there = [
+            next(other for other, here in self._interned[table].items() if here == key)
+            for table, key in zip(("problems", "environments"), place, strict=True)
+        ]
+        return there[0], there[1]
+
+    def schema(self, key: int) -> int:
+        """The id here of axes there."""
+        return self._interned["measures_schemas"][key]
+
+    def verdict(self, key: int) -> int:
+        """The id here of a verdict there."""
+        return self._verdicts[key]
+
+    def kernels(self, keys: Sequence[int]) -> dict[int, int]:
+        """Ids here of kernels there, by these; those that are missing are written."""
+        self._map_kernels(keys)
+        return self._kernels
 
     def _map_kernels(self, keys: Sequence[int]) -> None:
         """Ids here of kernels there; those that are missing are written."""

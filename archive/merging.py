@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archive.codec import load_schema, now
+from archive.codec import now
 from archive.content import Bases, run_bases
 from archive.database import Database
-from archive.held import Held, RunCopy, read_held
+from archive.held import Held, RunCopy, not_at_home, read_held
+from archive.merge_derived import settle_derived
 from archive.merge_rows import Copier
-from archive.rows import rebuild_standings, refresh_standing
 from archive.store import Store
 from evo_l2.errors import ConfigurationError, StorageError
 
@@ -46,9 +46,9 @@ def merge(into: Store, sources: Sequence[Store]) -> Merged:
     """
     merged = Merged(0, 0, 0, 0, 0, ())
     for source in sources:
-        if source.path.resolve() == into.path.resolve():
+        if _place(source) == _place(into):
             raise ConfigurationError(
-                "an archive cannot be merged into itself", expected="another file", found=str(source.path)
+                "an archive cannot be merged into itself", expected="another archive", found=source.place
             )
     for source in sources:
         one = _merge_one(into._database, source)
@@ -63,6 +63,10 @@ def merge(into: Store, sources: Sequence[Store]) -> Merged:
     return merged
 
 
+def _place(store: Store) -> object:
+    return store.path.resolve() if store.is_file else store.url
+
+
 def check_resumable(store: Store, name: str) -> None:
     """Makes sure that a run may go on in this file.
 
@@ -72,12 +76,7 @@ def check_resumable(store: Store, name: str) -> None:
     """
     rows = store.read("SELECT merged, home_name FROM runs WHERE name = ?", (name,))
     if rows and rows[0][0] is not None:
-        raise StorageError(
-            f"run {name} was merged into this archive and goes on at home only",
-            expected="the file that it was started in",
-            found=f"a copy, merged {rows[0][0]}",
-            hint="evo-l2 resume there and merge again, or evo-l2 run, to start a new run from what is here",
-        )
+        raise not_at_home(name, rows[0][0])
     sql = "SELECT s.value FROM run_states s JOIN runs r ON r.id = s.run_id WHERE r.name = ? AND s.name = ?"
     if store.read(sql, (name, "reverify")):
         raise StorageError(
@@ -107,7 +106,7 @@ def _merge_one(database: Database, source: Store) -> Merged:
         grown = [copy for copy in copies if copy.grows]
         if grown:
             copier.copy_rows()
-            _stand(database, copier)
+            settle_derived(database, copier)
         renamed = _rename(database)
     return Merged(
         n_new,
@@ -140,10 +139,10 @@ def _plan(source: Store, database: Database, run: Held, here: Sequence[Held]) ->
             differing = what
     if parted or differing:
         raise StorageError(
-            f"run {run.name} went on in {source.path} and in {database.path}, each time otherwise",
+            f"run {run.name} went on in {source.place} and in {database.place}, each time otherwise",
             expected="one copy of a run that goes on",
             found=f"two whose last common {differing} differs" if differing else "two that each hold what the other lacks",
-            hint=f"evo-l2 archive merge NEW.db {source.path}, to keep its copy apart",
+            hint=f"evo-l2 archive merge NEW.db {source.place}, to keep its copy apart",
         )
     # A copy that holds less than is here brings nothing.
     if all(a >= b for a, b in counts):
@@ -157,26 +156,6 @@ def _keep_bases(database: Database, copies: Sequence[RunCopy], new: dict[str, Ru
     for copy in new.values():
         for uid, counts in sorted(bases[copy.run.key].items()):
             database.execute("INSERT INTO run_bases VALUES (?, ?, ?, ?, ?)", (copy.target, targets[uid], *counts))
-
-
-def _stand(database: Database, copier: Copier) -> None:
-    """Standings of what came: copied where nothing here bears on them, worked out again elsewhere."""
-    for place in copier.places:
-        schema_id, axes = database.read(
-            "SELECT m.id, m.axes FROM runs r JOIN measures_schemas m ON m.id = r.schema_id WHERE r.problem_id = ?"
-            " AND r.environment_id = ? ORDER BY r.created DESC, r.uid DESC LIMIT 1",
-            place,
-        )[0]
-        schema = load_schema(axes)
-        others = database.read(
-            "SELECT 1 FROM standings WHERE problem_id = ? AND environment_id = ? AND schema_id <> ? LIMIT 1",
-            (*place, schema_id),
-        )
-        if others or not copier.copy_standings(place, schema_id):
-            rebuild_standings(database, *place, schema_id, schema)
-            continue
-        for identity in sorted(copier.shared[place]):
-            refresh_standing(database, *place, identity, schema_id, schema)
 
 
 def _rename(database: Database) -> tuple[tuple[str, str], ...]:

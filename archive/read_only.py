@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
+from archive.address import parse_address
 from archive.database import HEAD, Database, translated
 from archive.store import Store
 from evo_l2.errors import StorageError
@@ -24,15 +25,28 @@ _TRIES = 5
 class _Reader(Store):
     """A store that may lie on a copy of its own, gone when it is closed."""
 
-    def __init__(self, database: Database, shown: Path, folder: tempfile.TemporaryDirectory[str] | None) -> None:
+    def __init__(
+        self, database: Database, shown: Path, uri: str, folder: tempfile.TemporaryDirectory[str] | None = None
+    ) -> None:
         super().__init__(database)
         self._shown = shown
+        self._uri = uri
         self._folder = folder
+
+    @property
+    def file_uri(self) -> str:
+        """See `Store.file_uri`; that of the copy where there is one."""
+        return self._uri
 
     @property
     def path(self) -> Path:
         """The file that was asked for."""
         return self._shown
+
+    @property
+    def place(self) -> str:
+        """The file that was asked for."""
+        return str(self._shown)
 
     def close(self) -> None:
         """Closes the file; may be called twice."""
@@ -44,16 +58,16 @@ class _Reader(Store):
 def open_to_read(url_or_path: str | os.PathLike[str]) -> Store:
     """Opens an archive for reading commands, whether or not it may be written; nothing of it is ever changed by them.
 
-    One that may be written is opened as ever, and upgraded when it is of an older revision. One that may not is read as it
-    lies; where SQLite cannot (its log has to be taken in first, or its revision is an older one) a copy in the folder for
-    temporary files is read instead. Adding to such a store raises `StorageError`.
+    One that may be written, or is on a server, is opened as ever, and upgraded when it is of an older revision. One that
+    may not is read as it lies; where SQLite cannot (its log has to be taken in first, or its revision is an older one) a
+    copy in the folder for temporary files is read instead. Adding to such a store raises `StorageError`.
 
     Raises:
-        ConfigurationError: The URL names no SQLite file.
-        StorageError: The file is missing, is no archive, is of a newer revision, or cannot be read or copied.
+        ConfigurationError: The URL names neither an SQLite file nor a PostgreSQL database.
+        StorageError: The file or server is missing, is no archive, is of a newer revision, or cannot be read or copied.
     """
-    path = Path(os.fspath(url_or_path))
-    if "://" in os.fspath(url_or_path) or not path.is_file() or _may_be_written(path):
+    path = parse_address(url_or_path)
+    if not isinstance(path, Path) or not path.is_file() or _may_be_written(path):
         return Store.open(url_or_path, create=False)
     _check_readable(path)
     log = path.with_name(path.name + "-wal")
@@ -90,8 +104,9 @@ def _open_as_it_lies(path: Path, how: str) -> Store:
     Raises:
         StorageError: It is not of the newest revision, or cannot be read so.
     """
+    uri = f"file:{quote(str(path.absolute()))}?{how}"
     engine = sa.create_engine(
-        f"sqlite:///file:{quote(str(path.absolute()))}?{how}&uri=true",
+        f"sqlite:///{uri}&uri=true",
         poolclass=sa.pool.StaticPool,
         connect_args={"check_same_thread": False, "cached_statements": 256},
     )
@@ -108,7 +123,7 @@ def _open_as_it_lies(path: Path, how: str) -> Store:
         if isinstance(error, sa.exc.DBAPIError):
             raise translated(error, path) from error
         raise
-    return _Reader(database, path, None)
+    return _Reader(database, path, uri)
 
 
 def _open_copy(path: Path) -> Store:
@@ -129,7 +144,7 @@ def _open_copy(path: Path) -> Store:
         if folder is not None:
             folder.cleanup()
         raise
-    return _Reader(store._database, path, folder)
+    return _Reader(store._database, path, store.file_uri, folder)
 
 
 def _copy_still(path: Path, copy: Path) -> None:

@@ -154,10 +154,13 @@ class Standing:
 
     identity: str
     kernel: int
+    digest: str
     verdict: int
     measures: tuple[float | None, ...] | None
-    estimate: Estimate
+    estimate: Estimate | None
+    """None for a kernel that is good and whose times are not known."""
     n_sessions: int
+    is_run: bool
 
     def cell(self, schema: MeasuresSchema) -> Cell | None:
         """Its cell on these axes."""
@@ -166,22 +169,27 @@ class Standing:
 
 
 def expected_standings(store: Store, material: Material) -> Iterator[Standing | str]:
-    """One standing for each kernel that passed, was timed, and never failed; its identity where samples cannot be read."""
-    failed = {verdict.kernel for verdict in material.verdicts if verdict.status != Status.PASSED.value}
+    """One standing for each kernel that is good and was never found otherwise; its identity where samples cannot be read."""
+    statuses: dict[int, set[str]] = defaultdict(set)
+    for verdict in material.verdicts:
+        statuses[verdict.kernel].add(verdict.status)
     members: dict[str, list[Judged]] = defaultdict(list)
     for verdict in material.verdicts:
-        if verdict.identity is not None and verdict.kernel not in failed:
+        if verdict.identity is not None and verdict.status in _GOOD and len(statuses[verdict.kernel]) == 1:
             members[verdict.identity].append(verdict)
     for identity in sorted(members):
         rows = sorted(members[identity], key=lambda row: (row.digest, row.key))
-        sessions = [s for row in rows for s in material.sessions.get(row.key, ()) if s.estimate is not None]
+        passed = [row for row in rows if row.status == Status.PASSED.value]
+        sessions = [s for row in passed for s in material.sessions.get(row.key, ()) if s.estimate is not None]
         try:
             estimate = _pool(store, sessions)
         except UNREADABLE:
             yield identity
             continue
-        if estimate is not None:
-            yield Standing(identity, rows[0].kernel, rows[0].key, rows[0].measures, estimate, len(sessions))
+        first = (passed or rows)[0]
+        yield Standing(
+            identity, first.kernel, first.digest, first.key, first.measures, estimate, len(sessions), is_run=bool(passed)
+        )
 
 
 def _pool(store: Store, sessions: Sequence[Timed]) -> Estimate | None:

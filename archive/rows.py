@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from archive.codec import (
     Text,
@@ -73,6 +73,28 @@ class Scope:
     not seen, so that a run depends on nothing that happens beside it."""
     base_session: int
     base_candidate: int
+    merged: str | None = None
+    """When the run was merged into this file, in ISO 8601; None where it was started."""
+    seen: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Of a merged run: the last verdict, session and candidate that it had seen at home of each other run, by their ids."""
+
+    def last_verdict(self, run: str) -> str:
+        """SQL for the last verdict of a run that this one sees, `run` being SQL for that run's id."""
+        return self._last(0, self.base_verdict, run)
+
+    def last_session(self, run: str) -> str:
+        """The same for sessions."""
+        return self._last(1, self.base_session, run)
+
+    def last_candidate(self, run: str) -> str:
+        """The same for candidates."""
+        return self._last(2, self.base_candidate, run)
+
+    def _last(self, which: int, base: int, run: str) -> str:
+        if self.merged is None:
+            return str(int(base))
+        cases = " ".join(f"WHEN {int(key)} THEN {int(last[which])}" for key, last in sorted(self.seen.items()) if last[which])
+        return f"CASE {run} {cases} ELSE 0 END" if cases else "0"
 
 
 def insert_candidate(database: Database, scope: Scope, schema: MeasuresSchema, addition: Addition) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from archive.background import stored_view
 from archive.codec import dump, load, load_cell, load_estimate, load_text, now, store_session
 from archive.database import Database
 from archive.face import Face
+from archive.held import not_at_home
 from archive.reading import read_calls, read_candidates, read_remeasurements
 from archive.rows import Scope, insert_candidate, insert_kernel, insert_session, insert_withdrawal
 from evo_l2.contracts import AddResult, AddStatus, Candidate, ModelCall, Remeasurement
@@ -119,7 +121,8 @@ class RunHandle(_Stored):
     """The durable `evo_l2.contracts.Archive` of one run. Made by `archive.store.Store`.
 
     It sees what its file held for the same problem and environment when it was started, and what it added itself; nothing
-    that other runs add beside it. So several runs in one file stay reproducible.
+    that other runs add beside it. So several runs in one file stay reproducible. One that was merged into the file sees what
+    it saw at home, and cannot be added to.
     """
 
     def __init__(self, database: Database, scope: Scope, info: RunInfo) -> None:
@@ -171,6 +174,11 @@ class RunHandle(_Stored):
         """The axes of its grid."""
         return self._info.schema
 
+    def _write(self) -> AbstractContextManager[None]:
+        if self._scope.merged is not None:
+            raise not_at_home(self.name, self._scope.merged)
+        return self._database.write()
+
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def add(self, candidate: Candidate) -> AddResult:
@@ -182,7 +190,7 @@ class RunHandle(_Stored):
         """
         with self._lock:
             addition = self._view.plan(candidate)
-            with self._database.write():
+            with self._write():
                 session = insert_candidate(self._database, self._scope, self._info.schema, addition)
             return self._view.apply(addition, session)
 
@@ -197,7 +205,7 @@ class RunHandle(_Stored):
         with self._lock:
             sight, estimate = self._view.plan_session(digest, session)
             verdict = self._verdict_of(digest)
-            with self._database.write():
+            with self._write():
                 key = insert_session(
                     self._database,
                     self._scope,
@@ -219,7 +227,7 @@ class RunHandle(_Stored):
         """
         with self._lock:
             sight = self._view.plan_withdrawal(digest, verdict)
-            with self._database.write():
+            with self._write():
                 insert_withdrawal(
                     self._database,
                     self._scope,
@@ -238,9 +246,9 @@ class RunHandle(_Stored):
             "SELECT v.id FROM verdicts v JOIN kernels k ON k.id = v.kernel_id"
             " LEFT JOIN candidates c ON c.kernel_id = k.id AND c.verdict_id = v.id AND c.run_id = ?"
             " WHERE k.digest = ? AND v.problem_id = ? AND v.environment_id = ? AND v.status = 'passed'"
-            " AND (v.id <= ? OR c.id IS NOT NULL)"
+            f" AND (v.id <= {scope.last_verdict('v.run_id')} OR c.id IS NOT NULL)"
             " ORDER BY c.id IS NULL, v.id LIMIT 1",
-            (scope.run_id, digest, scope.problem_id, scope.environment_id, scope.base_verdict),
+            (scope.run_id, digest, scope.problem_id, scope.environment_id),
         )
         return int(rows[0][0])
 
@@ -250,7 +258,7 @@ class RunHandle(_Stored):
         Raises:
             StorageError: The file cannot be written.
         """
-        with self._lock, self._database.write():
+        with self._lock, self._write():
             position = self._database.read("SELECT COUNT(*) FROM run_seeds WHERE run_id = ?", (self._scope.run_id,))[0][0]
             kernel_id = insert_kernel(self._database, kernel, kernel.digest, now())
             self._database.execute("INSERT INTO run_seeds VALUES (?, ?, ?)", (self._scope.run_id, position, kernel_id))
@@ -261,7 +269,7 @@ class RunHandle(_Stored):
         Raises:
             StorageError: The file cannot be written.
         """
-        with self._database.write():
+        with self._write():
             self._database.execute(
                 "INSERT INTO run_states (run_id, name, value, updated) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (run_id, name) DO UPDATE SET value = excluded.value, updated = excluded.updated",
@@ -274,7 +282,7 @@ class RunHandle(_Stored):
         Raises:
             StorageError: The file cannot be written.
         """
-        with self._database.write():
+        with self._write():
             self._database.execute(
                 "UPDATE runs SET finished = ?, summary = ? WHERE id = ?", (now(), dump(summary), self._scope.run_id)
             )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from archive.codec import dump, load, load_environment, load_schema, now, store_schema
 from archive.database import Database, open_database
+from archive.held import read_seen
 from archive.reading import read_calls, read_evaluation
 from archive.rows import Scope
 from archive.run import RunHandle, RunInfo
@@ -29,7 +32,8 @@ __all__ = ["RunHandle", "RunInfo", "Store"]
 _RUN = (
     "SELECT r.id, r.name, r.problem_id, r.environment_id, r.schema_id, r.base_verdict, r.base_session, r.base_candidate,"
     " p.key, p.title, p.definition, e.target, e.identity, r.provenance, r.target, m.axes, r.config, r.seed, r.created,"
-    " r.finished, r.summary, (SELECT COALESCE(MAX(c.idx) + 1, 0) FROM candidates c WHERE c.run_id = r.id)"
+    " r.finished, r.summary, (SELECT COALESCE(MAX(c.idx) + 1, 0) FROM candidates c WHERE c.run_id = r.id),"
+    " r.merged"
     " FROM runs r JOIN problems p ON p.id = r.problem_id JOIN environments e ON e.id = r.environment_id"
     " JOIN measures_schemas m ON m.id = r.schema_id"
 )
@@ -76,6 +80,20 @@ class Store:
     def close(self) -> None:
         """Closes the file; may be called twice."""
         self._database.close()
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is an SQLite file, and not on a server."""
+        return self._database.dialect == "sqlite"
+
+    @property
+    def file_uri(self) -> str:
+        """How SQLite opens the file to be read, on a connection beside this one.
+
+        Raises:
+            StorageError: The archive is on a server.
+        """
+        return f"file:{quote(str(self.path.absolute()))}?mode=ro"
 
     @property
     def path(self) -> Path:
@@ -194,7 +212,9 @@ class Store:
             StorageError: There is no such run.
         """
         row = self._run_row(name)
-        return RunHandle(self._database, Scope(row[0], *row[2:8]), _info(row))
+        seen = read_seen(self._database.read, row[0]) if row[22] is not None else {}
+        scope = replace(Scope(row[0], *row[2:8]), merged=row[22], seen=seen)
+        return RunHandle(self._database, scope, _info(row))
 
     def run_info(self, name: str | None = None) -> RunInfo:
         """What is stored of a run as a whole; None for the one that was started last.

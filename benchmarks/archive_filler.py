@@ -30,13 +30,16 @@ _N_SESSIONS = 499
 _BATCH = 5000
 
 
-def candidate(index: int, n_calls: int = 0):
-    """The candidate of one index: a new 6 KB kernel, every second one timed; measures spread over the grid."""
-    measures = (float(128 * (index % 5)), float(index * 7 % 90), float(index * 4099 % 900_000))
-    status = Status.PASSED if index % 2 == 0 else Status.INCORRECT
-    return cases.evaluated(
-        index, index, measures=measures, status=status, n_bytes=N_BYTES, n_calls=n_calls, timed=_session(index % _N_SESSIONS)
-    )
+def candidate(index: int, n_calls: int = 0, offset: int = 0):
+    """The candidate of one index: a new 6 KB kernel, every second one timed; measures spread over the grid.
+
+    Another offset makes other kernels of all those that are not reached by both.
+    """
+    number = index + offset
+    measures = (float(128 * (number % 5)), float(number * 7 % 90), float(number * 4099 % 900_000))
+    status = Status.PASSED if number % 2 == 0 else Status.INCORRECT
+    timed = _session(number % _N_SESSIONS)
+    return cases.evaluated(index, number, measures=measures, status=status, n_bytes=N_BYTES, n_calls=n_calls, timed=timed)
 
 
 _SESSIONS: dict[int, object] = {}
@@ -166,7 +169,7 @@ class _NoRecords:
         return None
 
 
-def fill(store: Store, run: RunHandle, count: int, n_calls: int = 0) -> RunHandle:
+def fill(store: Store, run: RunHandle, count: int, n_calls: int = 0, offset: int = 0) -> RunHandle:
     """Adds candidates to a run of a new SQLite file until it has `count`; the run opened anew.
 
     The grid that `add` answers from is kept by a view of its own, so the run must be the first of its file.
@@ -178,7 +181,7 @@ def fill(store: Store, run: RunHandle, count: int, n_calls: int = 0) -> RunHandl
     for start in range(run.n_candidates, count, _BATCH):
         connection.execute("BEGIN IMMEDIATE")
         for index in range(start, min(start + _BATCH, count)):
-            filler.take(candidate(index, n_calls))
+            filler.take(candidate(index, n_calls, offset))
         filler.write()
         connection.execute("COMMIT")
     with store._database.write():

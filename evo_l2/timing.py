@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evo_l2.evaluation import Estimate, TimingSession
 
-__all__ = ["log_ratio", "pooled_estimate", "single_estimates"]
+__all__ = ["log_ratio", "pooled_estimate", "pooled_estimates", "single_estimates"]
 
 _N_RESAMPLES = 1000
 _BOOTSTRAP_SEED = 20251
@@ -53,9 +53,14 @@ def _percentile(ordered: NDArray[np.float64], share: float) -> float:
 
 def single_estimates(sessions: Sequence[TimingSession]) -> list[Estimate | None]:
     """`pooled_estimate` of each session by itself, to the last digit; several times as fast for many of one shape."""
-    found: list[Estimate | None] = [None] * len(sessions)
+    return pooled_estimates([(session,) for session in sessions])
+
+
+def pooled_estimates(groups: Sequence[Sequence[TimingSession]]) -> list[Estimate | None]:
+    """`pooled_estimate` of each group of sessions, to the last digit; several times as fast for many of one shape."""
+    found: list[Estimate | None] = [None] * len(groups)
     alike: dict[tuple[int, ...], list[int]] = {}
-    pools = [_pools((session,)) for session in sessions]
+    pools = [_pools(group) for group in groups]
     for number, pool in enumerate(pools):
         if pool:
             alike.setdefault(tuple(case.size for case in pool), []).append(number)

@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
+from archive.address import Address
 from archive.checking import check
 from archive.collecting import collect
 from archive.merging import merge
@@ -25,7 +25,7 @@ _MOST = 20
 """Findings of one check that are listed; the rest is counted."""
 
 
-def print_check(db: Path, *, repair: bool, as_json: bool) -> bool:
+def print_check(db: Address, *, repair: bool, as_json: bool) -> bool:
     """What a check of the archive found, and whether nothing is left to be mended.
 
     Raises:
@@ -53,7 +53,7 @@ def print_check(db: Path, *, repair: bool, as_json: bool) -> bool:
     for note in report.notes:
         print(f"note: {printable(note.what)}")
     if report.n_repaired:
-        print(f"{report.n_repaired} standings were worked out again")
+        print(f"worked out again: {report.n_repaired}")
     n_left = len(report.findings) - report.n_repaired
     if not report.findings:
         print(f"{printable(str(db))} is clean")
@@ -68,7 +68,7 @@ def print_check(db: Path, *, repair: bool, as_json: bool) -> bool:
     return report.clean
 
 
-def merge_archives(into: Path, sources: Sequence[Path], *, as_json: bool) -> None:
+def merge_archives(into: Address, sources: Sequence[Address], *, as_json: bool) -> None:
     """Takes other archives into one, which is made when it is missing.
 
     Raises:
@@ -80,8 +80,8 @@ def merge_archives(into: Path, sources: Sequence[Path], *, as_json: bool) -> Non
         store = stack.enter_context(Store.open(into))
         for each in (store, *opened):
             if each.upgraded_from is not None:
-                copy = f"{each.path}.{each.upgraded_from}.bak"
-                print(printable(f"{each.path} was upgraded; its former state is {copy}"), file=sys.stderr)
+                former = f"; its former state is {each.place}.{each.upgraded_from}.bak" if each.is_file else ""
+                print(printable(f"{each.place} was upgraded{former}"), file=sys.stderr)
         merged = merge(store, opened)
         facts = {
             "new_runs": merged.n_new_runs,
@@ -100,10 +100,13 @@ def merge_archives(into: Path, sources: Sequence[Path], *, as_json: bool) -> Non
         print(printable(f"run {former} is called {name} here"))
 
 
-def collect_garbage(db: Path, *, backups: bool, builds: bool, days: float, gib: float, dry_run: bool, as_json: bool) -> None:
+def collect_garbage(
+    db: Address, *, backups: bool, builds: bool, days: float, gib: float, dry_run: bool, as_json: bool
+) -> None:
     """Takes out of the archive what nothing refers to and, if asked, copies from before upgrades and old builds.
 
     Raises:
+        ConfigurationError: Copies of an archive on a server are asked for.
         StorageError: The archive cannot be opened or written, or is in use.
     """
     with Store.open(db, create=False) as store:

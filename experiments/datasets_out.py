@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from archive.address import Address
-from archive.store import Store
+from archive.read_only import open_to_read
 from archive.training_data import Options, export_training_data
 from experiments.rendering import PromptRenderer
 from experiments.report import counted
@@ -22,7 +22,7 @@ def export_rows(db: Address, folder: Path, options: Options, prompt_tokens: int,
         StorageError: The database cannot be read, holds nothing for this form, or the folder cannot be used.
     """
     renderer = PromptRenderer(prompt_tokens)
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         done = export_training_data(store, folder, options, renderer)
     if as_json:
         facts = {"folder": str(done.directory), "rows": dict(done.n_rows), "dropped": dict(done.dropped)}

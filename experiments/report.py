@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from archive.store import Store
+from archive.read_only import open_to_read
 from evo_l2.evaluation import Estimate
 from evo_l2.pipeline import Stop
 from experiments.config import restore_config
@@ -222,7 +222,7 @@ def _raised_limit(finished: Finished) -> tuple[str, str] | None:
 
 def _spent_s(finished: Finished) -> float:
     """Seconds of wall time that the whole run took, or its limit where that is more; a resumed run's limit is not stored."""
-    with Store.open(finished.db, create=False) as store:
+    with open_to_read(finished.db) as store:
         run = store.open_run(finished.name)
         told_s = sum(candidate.seconds.get("wall", 0.0) for candidate in run.history())
         return max(told_s, restore_config(run.config).budget.wall_s or 0.0)

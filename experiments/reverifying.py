@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from archive.address import Address
 from archive.leases import Lease, LeaseLostError, WorkQueue
 from archive.reverifying import (
     kernel_of,
@@ -50,7 +50,7 @@ _TIMES = 3
 class _Task:
     """What a worker is told."""
 
-    db: Path
+    db: Address
     run: str
     source: str
     purpose: str
@@ -58,7 +58,7 @@ class _Task:
 
 
 def reverify(
-    db: Path, run_name: str | None, *, count: int | None, ancestors: bool, workers: int | None, as_json: bool
+    db: Address, run_name: str | None, *, count: int | None, ancestors: bool, workers: int | None, as_json: bool
 ) -> bool:
     """Judges what matters of an older environment again in the present one; whether all of it was judged.
 

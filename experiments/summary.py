@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from archive.read_only import open_to_read
 from archive.run import RunHandle
-from archive.store import Store
 from evo_l2.contracts import AddStatus, Candidate, Elite, Outcome, Remeasurement
 from evo_l2.evaluation import Status
 from evo_l2.kernel import Kernel
@@ -106,7 +106,7 @@ def summarise(finished: Finished) -> Summary:
     Raises:
         StorageError: The archive cannot be read.
     """
-    with Store.open(finished.db, create=False) as store:
+    with open_to_read(finished.db) as store:
         run = store.open_run(finished.name)
         candidates = list(run.history())
         added = [result.status is not AddStatus.NOT_ADDED for result in run.results()]

@@ -15,6 +15,9 @@ from click.testing import CliRunner
 
 from archive import Store
 from archive.checking import check
+from archive.collecting import REFERENCES
+from archive.content import content_digest
+from archive.standings import DERIVED
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Status, TimingSession
 from evo_l2.timing import pooled_estimate, single_estimates
@@ -108,7 +111,7 @@ def test_a_sound_archive_is_clean(path):
     assert report.notes == ()
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 def test_golden_archives_are_clean(tmp_path, revision):
     copy = tmp_path / "a.db"
     copy.write_bytes((ROOT / "tests" / "golden" / f"archive_{revision}.db").read_bytes())
@@ -203,6 +206,10 @@ def test_damage_is_named_by_its_row(path, group):
         "UPDATE standings SET kernel_id = 3, verdict_id = 2 WHERE identity = 'identity-0'",
         "UPDATE standings SET identity = 'identity-none' WHERE identity = 'identity-1'",
         "UPDATE standings SET log_ratio = 'x' WHERE identity = 'identity-1'",
+        "DELETE FROM pending",
+        "UPDATE pending SET digest = 'x', is_run = 7",
+        "INSERT INTO pending SELECT problem_id, environment_id, identity, kernel_id, 'x', verdict_id, schema_id, cell, 1"
+        " FROM standings",
     ],
 )
 def test_a_standing_that_does_not_follow_from_its_rows_is_found_and_mended(path, statement):
@@ -216,6 +223,51 @@ def test_a_standing_that_does_not_follow_from_its_rows_is_found_and_mended(path,
     assert findings(path).findings == ()
     with Store.open(path, create=False) as store:
         assert store.read(rows) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        ("revisits", "DELETE FROM revisits"),
+        ("tallies", "UPDATE run_tallies SET n = n + 1"),
+        ("tallies", "UPDATE run_tallies SET wall_us = 'x' WHERE run_id = 1"),
+        ("tallies", "DELETE FROM run_operators WHERE run_id = 2"),
+        ("tallies", "UPDATE run_operators SET first_idx = 5"),
+        ("tallies", "DELETE FROM run_records"),
+        ("tallies", "UPDATE run_records SET log_low = 99 WHERE run_id = 1"),
+    ],
+)
+def test_other_derived_rows_are_checked_and_mended(path, name, statement):
+    columns = {table: "identity" if table == "revisits" else "*" for table in DERIVED}
+    with Store.open(path, create=False) as store:
+        before = [sorted(store.read(f"SELECT {what} FROM {table}"), key=str) for table, what in columns.items()]
+    damage(path, statement)
+    assert {finding.check for finding in findings(path).findings} == {name}
+    assert findings(path, repair=True).clean
+    assert findings(path).findings == ()
+    with Store.open(path, create=False) as store:
+        after = [sorted(store.read(f"SELECT {what} FROM {table}"), key=str) for table, what in columns.items()]
+    assert after == before
+
+
+def test_every_table_is_content_or_derived_or_named_as_neither(path):
+    """A new table has to be sorted: into the digest of content, or among those that are worked out again."""
+    content = {"problems", "environments", "measures_schemas", "runs", "run_states", "run_seeds", "run_bases"}
+    content |= {"kernels", "verdicts", "timing_sessions", "candidates", "candidate_parents", "model_calls", "texts"}
+    with Store.open(path, create=False) as store:
+        names = {row[0] for row in store.read("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert {name for name in names if not name.startswith("sqlite_")} == {*content, *DERIVED, "work", "alembic_version"}
+        named = {
+            (table, row[3])
+            for table in names
+            for row in store.read(f"PRAGMA foreign_key_list({table})")
+            if row[2] == "kernels"
+        }
+        digest = content_digest(store)
+    assert named == set(REFERENCES)
+    damage(path, *(f"DELETE FROM {table}" for table in DERIVED))
+    with Store.open(path, create=False) as store:
+        assert content_digest(store) == digest
 
 
 def test_the_command_says_what_it_found_by_its_exit_status(path):
@@ -232,7 +284,7 @@ def test_the_command_says_what_it_found_by_its_exit_status(path):
     assert json.loads(fsck("--json").output)["findings"][0]["repairable"] is True
     mended = fsck("--repair")
     assert mended.exit_code == 0
-    assert "1 standings were worked out again" in mended.output
+    assert "worked out again: 1" in mended.output
     assert fsck().exit_code == 0
 
 

@@ -19,6 +19,7 @@ from archive.content import content_digest, run_digests
 from archive.merging import check_resumable, merge
 from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.evaluation import Environment, Status
+from evo_l2.past import file_remeasurement
 from experiments.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -100,6 +101,37 @@ def merged(path, *sources):
         return content_digest(into), tuple(into.read(STANDINGS)), tuple(into.read("SELECT name, uid FROM runs ORDER BY uid"))
 
 
+def sight(run):
+    """All that a run sees, and what it sees again when its history is told to it from its start."""
+    rewound = run.rewind()
+    faces = [_face(run), _face(rewound)]
+    again = sorted(run.remeasurements(), key=lambda one: one.after)
+    for candidate, result in zip(run.history(), run.results(), strict=True):
+        while again and again[0].after <= candidate.index:
+            file_remeasurement(rewound, again[0].digest, again.pop(0).evaluation)
+        assert rewound.add(candidate) == result
+    for one in again:
+        file_remeasurement(rewound, one.digest, one.evaluation)
+    assert _face(rewound) == faces[0]
+    return faces
+
+
+def _face(run):
+    known = [(run.find(digest=cases.kernel(n).digest), run.find(identity=f"identity-{n}")) for n in range(12)]
+    untimed = sorted(kernel.digest for kernel, _ in run.untimed())
+    return list(run.ranked()), run.elites(), run.best(), run.n_candidates, known, untimed
+
+
+def assert_seen_as_at_home(path, *homes):
+    """Every run sees in a file what it sees at home."""
+    with Store.open(path, create=False) as store:
+        names = dict(store.read("SELECT uid, name FROM runs"))
+        for home in homes:
+            with Store.open(home, create=False) as there:
+                for uid, name in there.read("SELECT uid, name FROM runs WHERE merged IS NULL"):
+                    assert sight(store.open_run(names[uid])) == sight(there.open_run(name))
+
+
 def assert_clean(path):
     with Store.open(path, create=False) as store:
         assert [str(finding) for finding in check(store).findings] == []
@@ -151,8 +183,11 @@ def test_any_split_merged_in_any_order_is_one_archive(machines, growth, order):
         assert found == expected
         assert_clean(root / "half.db")
         assert merged(root / "half.db", *several, root / "expected.db") == expected
+        before_merge = {path: shutil.copy(path, root / f"kept.{path.name}") for path in paths}
         assert merged(home, root / "half.db") == expected
         assert_clean(home)
+        assert_seen_as_at_home(root / "half.db", *before_merge.values())
+        assert_seen_as_at_home(home, *before_merge.values())
 
 
 @pytest.fixture
@@ -277,6 +312,48 @@ def test_the_history_of_a_merged_run_is_that_of_its_home(two, tmp_path):
             assert list(here.remeasurements()) == list(there.remeasurements())
             assert list(here.results()) == list(there.results())
             assert here.seeds() == there.seeds()
+    assert_seen_as_at_home(both, *two)
+    shown = []
+    with Store.open(both) as store:
+        names = dict(store.read("SELECT uid, name FROM runs"))
+    with Store.open(two[1]) as home:
+        uid = home.read("SELECT uid FROM runs WHERE name = 'run-2'")[0][0]
+    for path, name in ((two[1], "run-2"), (both, names[uid])):
+        top = CliRunner().invoke(main, ["archive", "top", str(path), "--run", name, "--json"])
+        assert top.exit_code == 0
+        shown.append(top.output)
+    assert shown[0] == shown[1].replace(names[uid], "run-2")
+    assert cases.kernel(1).digest[:12] not in shown[0]
+    assert cases.kernel(2).digest[:12] in shown[0]
+
+
+def test_a_merged_run_takes_nothing_more(two, tmp_path):
+    both = tmp_path / "both.db"
+    before = merged(both, *two)
+    with Store.open(both) as store:
+        run = store.open_run("run")
+        for write in (
+            lambda: run.add(cases.evaluated(2, 60)),
+            lambda: run.add_session(cases.kernel(0).digest, cases.session(3, purpose="retime")),
+            lambda: run.withdraw(cases.kernel(0).digest, cases.verdict(0, status=Status.RUNTIME_ERROR)),
+            lambda: run.add_seed(cases.kernel(60)),
+            lambda: run.put_state("told", 1),
+            lambda: run.finish({}),
+        ):
+            with pytest.raises(StorageError, match="goes on at home only"):
+                write()
+    assert merged(both) == before
+
+
+def test_a_kernel_that_failed_here_stays_without_a_standing_when_its_run_grows(two, tmp_path):
+    both = tmp_path / "both.db"
+    merged(both, two[0])
+    with Store.open(both) as store:
+        start(store).withdraw(cases.kernel(0).digest, cases.verdict(0, status=Status.RUNTIME_ERROR))
+    with Store.open(two[0]) as store:
+        store.open_run("run-2").add(cases.evaluated(1, 70))
+    merged(both, two[0])
+    assert_clean(both)
 
 
 def test_older_revisions_are_upgraded_first_and_copies_of_one_file_agree(tmp_path):

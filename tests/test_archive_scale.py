@@ -150,6 +150,18 @@ def test_what_another_run_does_to_a_kernel_changes_no_answer_of_a_run_that_is_op
         check(store, [first, run, asked])
 
 
+def test_a_kernel_that_several_rows_spoke_of_already_stays_as_an_open_run_saw_it(tmp_path):
+    with Store.open(tmp_path / "a.db") as store:
+        first = start(store)
+        first.add(cases.evaluated(0, 0, speedup=5.0))
+        first.add(cases.evaluated(1, 1, speedup=1.0))
+        first.add_session(cases.kernel(1).digest, cases.session(5))
+        run, other = start(store), start(store)
+        other.add_session(cases.kernel(1).digest, cases.session(6, 3.0))
+        assert [elite.estimate.n_blocks for elite in run.ranked()] == [6, 12]
+        assert list(run.ranked()) == list(store.open_run(run.name).ranked())
+
+
 def test_a_run_goes_on_by_its_own_axes_when_another_brings_new_ones(tmp_path):
     class Coarser:
         def __getattr__(self, name):

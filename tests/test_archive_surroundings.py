@@ -30,7 +30,10 @@ from experiments.cli import main
 ROOT = Path(__file__).parent.parent
 SOAK = bool(os.environ.get("EVO_L2_SOAK"))
 LONGER = pytest.mark.slow if SOAK else lambda test: test
-READING = (["stats"], ["top"], ["show", "00"], ["fsck"])
+READING = (
+    *(["stats"], ["top"], ["cells"], ["moves"], ["show", "00"], ["lineage", "00"], ["fsck"]),
+    *(["query", "SELECT COUNT(*) FROM candidates"], ["query", "outcome == 'evaluated'"]),
+)
 
 
 def _load_cases():

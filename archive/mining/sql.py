@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from archive.store import Store
 from evo_l2.errors import ConfigurationError, StorageError
@@ -79,15 +78,16 @@ def sql(store: Store, statement: str, *, timeout_s: float = 30.0) -> Iterator[An
         with _postgresql(store, statement, timeout_s) as answer:
             yield answer
     else:
-        with _sqlite(store.path, statement, timeout_s) as answer:
+        with _sqlite(store, statement, timeout_s) as answer:
             yield answer
 
 
 @contextlib.contextmanager
-def _sqlite(path: Path, statement: str, timeout_s: float) -> Iterator[Answer]:
+def _sqlite(store: Store, statement: str, timeout_s: float) -> Iterator[Answer]:
+    path = store.path
     deadline = time.monotonic() + timeout_s
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=timeout_s)
+        connection = sqlite3.connect(store.file_uri, uri=True, timeout=timeout_s)
     except sqlite3.Error as error:
         raise StorageError(f"{path} cannot be read", expected="an archive", found=str(error)) from error
     with contextlib.closing(connection):

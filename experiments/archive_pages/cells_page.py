@@ -15,7 +15,7 @@ from rich.text import Text
 from archive.address import Address
 from archive.grid import Entry
 from archive.mining import CellMap, cells, elites, environments, last_run, rebin
-from archive.store import Store
+from archive.read_only import open_to_read
 from evo_l2.errors import ConfigurationError
 from evo_l2.measures import Axis, MeasuresSchema
 from experiments.archive_pages.frames import frame, say
@@ -69,7 +69,7 @@ def print_cells(
         ConfigurationError: There is no such axis or environment, or boundaries do not parse.
         StorageError: The database cannot be read, or has no such run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         name = last_run(store, environment) if environment is not None else run_name
         found = cells(store, name)
         if boundaries:
@@ -217,7 +217,7 @@ def print_regimes(db: Address, *, as_json: bool) -> None:
     Raises:
         StorageError: The database cannot be read.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         found = elites(store)
     if as_json:
         print(

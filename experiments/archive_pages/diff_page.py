@@ -11,7 +11,7 @@ from rich.text import Text
 
 from archive.address import Address
 from archive.mining import Comparison, Difference, Judgement, SideBySide, compare
-from archive.store import Store
+from archive.read_only import open_to_read
 from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import estimate_facts, gain_facts, gain_in_words, interval_in_words
 from experiments.printable import printable
@@ -26,7 +26,7 @@ def print_diff(db: Address, left: str, right: str, *, as_json: bool) -> None:
         ConfigurationError: No kernel, or more than one, begins with these digits.
         StorageError: The database cannot be read.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         found = compare(store, left, right)
     if as_json:
         print(json.dumps(_facts(found), indent=2))

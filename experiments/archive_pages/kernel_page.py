@@ -10,7 +10,7 @@ from rich.text import Text
 
 from archive.address import Address
 from archive.mining import KernelFacts, show
-from archive.store import Store
+from archive.read_only import open_to_read
 from experiments.archive_pages.words import estimate_facts, estimate_in_words
 from experiments.printable import printable
 from experiments.report import counted, indented
@@ -26,7 +26,7 @@ def print_kernel(db: Address, digest: str, *, as_json: bool) -> None:
         ConfigurationError: No kernel, or more than one, begins with these digits.
         StorageError: The database cannot be read.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         facts = show(store, digest)
     if as_json:
         print(json.dumps(_kernel(facts), indent=2))

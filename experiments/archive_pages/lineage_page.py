@@ -10,6 +10,7 @@ from rich.table import Table
 
 from archive.address import Address
 from archive.mining import Family, Relative, diff_lines, family, show
+from archive.read_only import open_to_read
 from archive.store import Store
 from evo_l2.evaluation import Status, rank
 from experiments.archive_pages.diff_page import print_diff_lines
@@ -29,7 +30,7 @@ def print_lineage(db: Address, digest: str, *, depth: int | None, limit: int, wi
         ConfigurationError: No kernel, or more than one, begins with these digits.
         StorageError: The database cannot be read.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         found = family(store, digest, depth=depth, limit=limit)
         shown = _ordered(found)
         diffs = [_diff(store, relative) if with_diffs else () for _, relative in shown]

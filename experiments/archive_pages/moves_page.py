@@ -8,7 +8,7 @@ from rich.console import Console
 
 from archive.address import Address
 from archive.mining import Mean, MoveStats, Share, moves
-from archive.store import Store
+from archive.read_only import open_to_read
 from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import gain_facts, mean_in_words, share_in_words
 
@@ -24,7 +24,7 @@ def print_moves(db: Address, run_name: str | None, *, as_json: bool) -> None:
     Raises:
         StorageError: The database cannot be read, or has no such run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         found = moves(store, run_name)
     if as_json:
         print(json.dumps([_facts(row) for row in found], indent=2))

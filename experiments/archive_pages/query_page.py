@@ -17,7 +17,7 @@ from rich.text import Text
 from archive.address import Address
 from archive.codec import load_build
 from archive.mining import COLUMNS, Answer, is_sql, query, write_parquet
-from archive.store import Store
+from archive.read_only import open_to_read
 from experiments.archive_pages.frames import frame, say
 from experiments.printable import printable
 from experiments.report import counted
@@ -48,7 +48,7 @@ def print_query(
         StorageError: The database cannot be read, the time is spent, or the file cannot be written.
     """
     with (
-        Store.open(db, create=False) as store,
+        open_to_read(db) as store,
         query(store, text, name=table, run_name=run_name, columns=columns, timeout_s=timeout_s) as answer,
     ):
         if parquet is not None:
@@ -176,7 +176,7 @@ def print_columns(db: Address, table: str, *, as_json: bool) -> None:
 
 
 def _reported(db: Address) -> Iterator[str]:
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         rows = store.read("SELECT build FROM verdicts WHERE build IS NOT NULL ORDER BY id DESC LIMIT 200")
     yield from sorted({name for (build,) in rows for name in _resources(build)})
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from archive.address import Address
 from archive.mining import EnvironmentFacts, RunStats, ledger, stats
+from archive.read_only import open_to_read
 from archive.store import Store
 from evo_l2.evaluation import Status
 from experiments.archive_pages.frames import say
@@ -25,7 +26,7 @@ def print_stats(db: Address, run_name: str | None, *, as_json: bool) -> None:
     Raises:
         StorageError: The database cannot be read, or has no such run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         names = [run_name] if run_name is not None else [info.name for info in store.runs()]
         runs = [_stats(store, name) for name in names]
     if as_json:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from archive.address import Address
 from archive.mining import EnvironmentFacts, Front, environments, last_run, pareto, top
-from archive.store import Store
+from archive.read_only import open_to_read
 from evo_l2.contracts import Elite
 from evo_l2.evaluation import Estimate
 from evo_l2.measures import Axis
@@ -31,7 +31,7 @@ def print_top(
         ConfigurationError: There is no such environment.
         StorageError: The database cannot be read, or has no such run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         name = last_run(store, environment) if environment is not None else run_name
         run = store.open_run(name)
         ranked = top(store, name, count=count) if all_kernels else run.elites()
@@ -85,7 +85,7 @@ def print_front(
         ConfigurationError: There is no such environment or resource.
         StorageError: The database cannot be read, or has no such run.
     """
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         name = last_run(store, environment) if environment is not None else run_name
         found = pareto(store, name, resources=resources or None)
         known = environments(store)

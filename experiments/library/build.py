@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from archive.address import Address
-from archive.store import Store
+from archive.read_only import open_to_read
 from evo_l2.evaluation import Environment
 from experiments.benching import parse_shapes
 from experiments.library.checking import Checked, require_pytest, run_tests
@@ -44,7 +44,7 @@ def build_library(
     check_free(folder)
     require_pytest()
     wanted = Wanted((layout,) if layout is not None else ("nn", "nt"), parse_shapes(shapes), with_slower)
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         environment = choose_environment(store, env)
         winners = find_winners(store, environment, wanted)
     with filled_folder(folder) as work:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from archive.store import Store
+from archive.read_only import open_to_read
 from evo_l2 import __version__
 from evo_l2.errors import ConfigurationError, StorageError
 from experiments.printable import printable
@@ -51,7 +51,7 @@ def write_report(db: str | os.PathLike[str], output: Path, run_name: str | None 
     _check(output)
     library = _plotly()
     made = f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by evo-l2 {__version__}"
-    with Store.open(db, create=False) as store:
+    with open_to_read(db) as store:
         try:
             facts = read_run(store, run_name)
             n_runs = len(store.runs())
