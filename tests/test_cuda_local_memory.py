@@ -167,8 +167,8 @@ def test_what_is_in_the_golden_files_is_left_alone():
         "cvta.shared.u64 %rd1, tile; mov.u64 %rd2, tile; add.u64 %rd2, %rd2, 16; cvta.shared.u64 %rd3, %rd2;",
         "cvta.to.shared.u64 %rd1, %rd9; cvt.u32.u64 %r1, %rd1; cvt.u64.u32 %rd2, %r1; cvta.shared.u64 %rd3, %rd2;",
         "mov.u64 %rd1, tile; xor.b64 %rd2, %rd1, 64; and.b64 %rd3, %rd2, -128; cvta.shared.u64 %rd4, %rd3;",
-        "mov.u32 %r1, tile; mapa.shared::cluster.u32 %r2, %r1, 1; cvt.u64.u32 %rd1, %r2; cvta.shared::cluster.u64 %rd2, %rd1;",
-        "mov.u64 %rd1, tile; shl.b64 %rd2, %rd9, 11; add.s64 %rd3, %rd1, %rd2; cvta.shared.u64 %rd4, %rd3; ld.u32 %r1, [%rd4];",
+        "mov.u32 %r1, tile; mapa.shared::cluster.u32 %r2, %r1, 1; cvt.u64.u32 %rd1, %r2; cvta.shared.u64 %rd2, %rd1;",
+        "mov.u64 %rd1, tile; add.s64 %rd3, %rd1, %rd9; cvta.shared.u64 %rd4, %rd3; ld.u32 %r1, [%rd4];",
         "ld.shared.u32 %r1, [tile]; cvt.u64.u32 %rd1, %r1; cvta.shared.u64 %rd2, %rd1;",
         "mov.u32 %r1, tile; add.s32 %r2, %r1, -4096; add.s32 %r3, %r1, 229376; sub.s32 %r4, %r3, 64;",
         "mov.u32 %r1, tile; shr.u32 %r2, %r1, 4; cvt.u64.u32 %rd1, %r2; add.s64 %rd2, %rd1, 4611686293305294848;",
@@ -256,15 +256,16 @@ def test_a_function_knows_the_address_of_what_it_is_handed_and_an_entry_does_not
     assert len(found("mov.b64 %rd1, back; cvta.local.u64 %rd2, %rd1;")) == 1
 
 
-def called_with(given, *, reads="ld.param.b64 %rd1, [f_param_0+8]; cvta.to.local.u64 %rd2, %rd1; st.local.u32 [%rd2], %r1;"):
+READS = "ld.param.b64 %rd1, [f_param_0+8]; cvta.to.local.u64 %rd2, %rd1; st.local.u32 [%rd2], %r1;"
+
+
+def called_with(given, *, reads=READS):
     declared = ".local .align 16 .b8 own[64]; .reg .b64 %rd<20>; .shared .align 4 .b8 tile[64];"
-    callee = (
-        f".func (.param .b64 back) f(\n.param .align 8 .b8 f_param_0[16],\n.param .b32 f_param_1\n)\n{{\n{reads}\nret;\n}}\n"
-    )
-    scope = "{ .param .align 8 .b8 param0[16]; %s .param .b32 param1; .param .b64 retval0; call.uni (retval0), f, (param0, param1); %s }"
-    scopes = "\n".join(scope % pair for pair in given)
+    head = ".func (.param .b64 back) f(\n.param .align 8 .b8 f_param_0[16],\n.param .b32 f_param_1\n)"
+    handed = ".param .align 8 .b8 param0[16]; %s .param .b32 param1; .param .b64 retval0;"
+    scopes = "\n".join(f"{{ {handed % put} call.uni (retval0), f, (param0, param1); {then} }}" for put, then in given)
     caller = f".visible .entry g(.param .u64 g_param_0, .param .u32 g_param_1)\n{{\n{declared}\n{scopes}\nret;\n}}\n"
-    return [f.line_text for f in lint_local(callee + caller)]
+    return [f.line_text for f in lint_local(f"{head}\n{{\n{reads}\nret;\n}}\n{caller}")]
 
 
 def test_what_a_function_reads_from_its_parameters_is_what_its_callers_put_there():

@@ -313,7 +313,7 @@ def _operands(part: str, here: Function) -> Iterator[Operand]:
         match = _NAMED.fullmatch(piece)
         if not piece or piece == "_":
             continue
-        if _SPECIAL.fullmatch(piece) or _NUMBER.match(piece) and (match is None or piece.lstrip("-~! ")[0].isdigit()):
+        if _SPECIAL.fullmatch(piece) or (_NUMBER.match(piece) and (match is None or piece.lstrip("-~! ")[0].isdigit())):
             yield Operand(None, _value(piece))
         elif match is not None and match["name"] != "WARP_SZ":
             yield Operand(here.own(match["name"]), _value(match["offset"]))

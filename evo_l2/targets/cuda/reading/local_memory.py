@@ -30,6 +30,7 @@ _PARAMETER = re.compile(rf"\.param\b[^,()]*?(?P<name>{REGISTER})\s?(?:\[[^\]]*\]
 _SPACES = frozenset(("local", "shared", "param", "const", "global"))
 _REACHES = frozenset(("ld", "ldu", "st", "atom", "red", "cp"))
 _TESTS = frozenset(("setp", "set", "isspacep", "testp"))
+_NONE: int | None = 0
 _HIGHEST = 3
 """Addresses of which one is the sum; more are none."""
 
@@ -58,14 +59,16 @@ def lint_local(text: str) -> Iterator[Finding]:
     statements = tuple(statements_of(plain(text)))
     flow = flow_of(statements)
     others = _others(statements)
-    locals_ = {f.own(name): 1 for f in flow.functions for name in f.local | _handed(f) if not _is_other(name, others)}
+    locals_: dict[str, int | None] = {
+        f.own(name): 1 for f in flow.functions for name in f.local | _handed(f) if not _is_other(name, others)
+    }
     shared = _shared(statements)
     cells = dict.fromkeys(flow.cells, 1)
     of_tiles = {
         f.own(name): _Kind.ADDRESS for f in flow.functions for name in shared if not _is_other(name, others - shared)
     } | dict.fromkeys(flow.cells, _Kind.MADE_OF_ONE)
     numbers = solve(flow.steps, {}, False, _as_number, True, lambda one, two: one and two)
-    sums: dict[str, int | None] = locals_ | solve(flow.steps, locals_ | cells, 0, _as_sum, 0, _same)
+    sums = {**locals_, **solve(flow.steps, {**locals_, **cells}, _NONE, _as_sum, _NONE, _same)}
     kinds = of_tiles | solve(flow.steps, of_tiles, _Kind.NO, partial(_as_shared, numbers), _Kind.NO, min)
     constants: dict[str, int | None] = solve(flow.steps, {}, None, _as_constant, None, _same)
     for statement in flow.statements:
@@ -190,7 +193,7 @@ def _as_sum(step: Step, values: Sequence[int | None]) -> int | None:
 def _as_shared(numbers: Mapping[str, bool], step: Step, values: Sequence[_Kind]) -> _Kind:
     """How far what is written goes out from a shared variable."""
     best = max(values, default=_Kind.NO)
-    is_turned = step.base == "mapa" or step.base == "cvta" and "to" in step.words and "shared" in _spaces(step.words)
+    is_turned = step.base == "mapa" or (step.base == "cvta" and "to" in step.words and "shared" in _spaces(step.words))
     if is_turned and best < _Kind.ADDRESS:
         is_made = any(_is_number(source, numbers) for source in step.sources[:1])
         return _Kind.NO if is_made else _Kind.ADDRESS
