@@ -7,7 +7,7 @@ import pytest
 
 from evo_l2.kernel import Kernel
 from evo_l2.targets.cuda.reading.cubin import read_cubin
-from evo_l2.targets.cuda.reading.local_memory import lint_frames, lint_local
+from evo_l2.targets.cuda.reading.local_memory import lint_frames, lint_local, lint_shared
 from evo_l2.targets.cuda.reading.sass import parse_sass, read_sass
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda"
@@ -332,3 +332,12 @@ def test_long_chains_of_registers_take_no_time():
 def test_machine_code_stays_within_what_it_has_taken(rows, bad):
     assert len(frames(*rows)) == bad if isinstance(bad, int) else frames(*rows) == bad
     assert frames("STL [R1+0x2c], R4", local_bytes=0x30) == []
+
+
+def test_shared_memory_is_declared_where_it_is_reached():
+    code = parse_sass(
+        LISTING + "        /*0000*/                   LDS R4, [R2] ;\n        /*0010*/                   STS [R2], R4 ;\n"
+    )
+    assert [f.line_text for f in lint_shared(code, {"f": 0}, "// .extern .shared .b8 s[];")] == ["LDS R4, [R2]"]
+    assert list(lint_shared(code, {"f": 16}, "")) == []
+    assert list(lint_shared(code, {"f": 0}, ".extern .shared .align 16 .b8 s[];")) == []

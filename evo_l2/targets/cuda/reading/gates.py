@@ -13,7 +13,7 @@ from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.reading.cubin import Cubin
 from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
-from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local
+from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local, lint_shared
 from evo_l2.targets.cuda.reading.ptx import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.reading.resources import matrix_operations, narrow_instructions
 from evo_l2.targets.cuda.reading.sass import Sass
@@ -83,8 +83,10 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
             found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {n_bytes}"
             yield Refusal("local-memory", f"{name} needs too much local memory (arrays, spills): {found}")
     local_bytes = {name: entry.local_bytes for name, entry in code.entries.items()}
-    in_local_memory = (*lint_local(ptx), *lint_frames(sass, local_bytes))
-    for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch), *in_local_memory):
+    shared_bytes = {name: entry.static_shared_bytes for name, entry in code.entries.items()}
+    in_local_memory = (*lint_local(ptx), *lint_frames(sass, local_bytes), *lint_shared(sass, shared_bytes, ptx))
+    banks = {name: entry.constant_bytes for name, entry in code.entries.items()}
+    for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch, banks), *in_local_memory):
         yield Refusal(finding.rule, _words(finding))
 
 

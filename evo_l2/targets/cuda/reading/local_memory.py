@@ -21,7 +21,7 @@ from evo_l2.targets.cuda.reading.ptx import Finding
 from evo_l2.targets.cuda.reading.ptx_statements import FUNCTION, REGISTER, plain, statements_of
 from evo_l2.targets.cuda.reading.sass import Instruction, Sass
 
-__all__ = ["frame_bytes", "lint_frames", "lint_local"]
+__all__ = ["frame_bytes", "lint_frames", "lint_local", "lint_shared"]
 
 _WORTH_A_LOOK = re.compile(r"\.local\b|\bcvta\b|\.shared\b|\b(?:ldu?|st|atom|red|cp)\b(?!\.param)")
 _MOST_SHARED_BYTES = 228 * 1024
@@ -34,6 +34,9 @@ _NONE: int | None = 0
 _HIGHEST = 3
 """Addresses of which one is the sum; more are none."""
 
+_IN_SHARED = frozenset(("LDS", "STS", "LDSM", "STSM", "ATOMS", "REDS", "LDGSTS"))
+_AS_LAUNCHED = re.compile(r"\.extern\s*\.shared\b")
+"""A variable that has as many bytes as a launch asks for."""
 _STACK = re.compile(r"\[R1(?:\.reuse)?(?:\+(?P<offset>-?0x[0-9a-f]+))?\]")
 _BY_NUMBER = re.compile(r"\[(?:U?RZ\+?)?(?:-?0x[0-9a-f]+)?\]")
 _FRAME = re.compile(r"R1, (?:PT, PT, )?R1(?:\.reuse)?, (?P<bytes>-?0x[0-9a-f]+)(?:, RZ)?")
@@ -282,3 +285,23 @@ def _is_inside(instruction: Instruction, limit: int) -> bool:
         return False
     match = _STACK.search(instruction.operands)
     return match is None or 0 <= int(match["offset"] or "0", 16) < limit
+
+
+def lint_shared(sass: Sass, static_bytes: Mapping[str, int], ptx: str) -> Iterator[Finding]:
+    """The first machine instruction of each entry that reaches shared memory though the file declares none for it.
+
+    Args:
+        sass: The machine code.
+        static_bytes: Entry to what it declares of shared memory.
+        ptx: The text that it was made from.
+    """
+    if _AS_LAUNCHED.search(plain(ptx)) is not None:
+        return
+    found = set()
+    for name, function in sass.functions.items():
+        owner = sass.owners.get(name, name)
+        for instruction in function:
+            if instruction.base in _IN_SHARED and owner not in found and static_bytes.get(owner, 0) == 0:
+                found.add(owner)
+                message = "reaches shared memory and declares none, where lies what earlier launches left"
+                yield Finding("local-memory", message, instruction.text, instruction.line)
