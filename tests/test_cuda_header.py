@@ -9,6 +9,7 @@ from evo_l2.kernel import Kernel
 from evo_l2.targets.cuda.reading.cubin import read_cubin
 from evo_l2.targets.cuda.reading.header import constant_addresses, lint_header
 from evo_l2.targets.cuda.reading.reaching import constants_in
+from evo_l2.targets.cuda.reading.resources import matrix_kind
 from evo_l2.targets.cuda.reading.sass import parse_sass, read_sass
 from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 
@@ -168,6 +169,26 @@ def test_constants_are_those_of_every_path(rows, found):
     function = sass.functions["f"]
     index = next(i for i, instruction in enumerate(function) if instruction.base == "UTCHMMA")
     assert constants_in("UR9", function, index, sass.labels) == (None if found is None else frozenset(found))
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "kind"),
+    [
+        (0x10 | 8 << 17 | 8 << 24, "tcgen05 fp32"),
+        (0x10 | 1 << 7 | 1 << 10 | 1 << 15, "tcgen05 bf16"),
+        (0x10 | 1 << 7, "tcgen05 unknown"),
+        (0x10 | 1 << 10, "tcgen05 unknown"),
+        (0x10 | 2 << 7 | 1 << 10, "tcgen05 unknown"),
+        (0x14, "tcgen05 unknown"),
+        (0x18, "tcgen05 unknown"),
+        (0x50, "tcgen05 unknown"),
+        (0x10 | 1 << 23, "tcgen05 unknown"),
+        (0x10 | 1 << 29, "tcgen05 unknown"),
+    ],
+)
+def test_both_operands_of_a_dense_product_are_of_the_same_type(descriptor, kind):
+    sass = listing(f"UMOV UR9, {descriptor:#x}", USE, "EXIT")
+    assert matrix_kind(sass) == kind
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])

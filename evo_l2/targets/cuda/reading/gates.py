@@ -54,7 +54,7 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
     """
     for symbol in code.symbols:
         if symbol.writable:
-            instead = "use a workspace, and __constant__ for tables"
+            instead = _instead_of(symbol.name)
             if symbol.section.startswith(".nv.constant"):
                 instead = "its address stands among the file's data; read __constant__ tables by their names and an index"
             yield Refusal("symbols", f"{symbol.name} ({symbol.size} bytes) is a variable that kernels can write; {instead}")
@@ -88,6 +88,15 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
     banks = {name: entry.constant_bytes for name, entry in code.entries.items()}
     for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch, banks), *in_local_memory):
         yield Refusal(finding.rule, _words(finding))
+
+
+def _instead_of(name: str) -> str:
+    """What to write for a variable, by its name."""
+    if name.startswith("__cudart_i2opi"):
+        return "sin, cos and tan keep a table for large arguments: write __sinf or __cosf, or build with --use_fast_math"
+    if name.startswith("$str"):
+        return "it is the text of a string: write the characters as a local array"
+    return "use a workspace, and for tables __constant__ or a plain const array in the function (not static constexpr)"
 
 
 def first_refusal(found: Iterable[Refusal], skip: frozenset[str] = frozenset()) -> Verdict | None:

@@ -62,7 +62,7 @@ def lint_header(sass: Sass, arch: str, banks: Mapping[str, Mapping[int, int]] | 
     Args:
         sass: The machine code.
         arch: What it was built for.
-        banks: Entry to bank to its bytes, as `Entry.constant_bytes` has them; what lies behind is refused too. None: not known.
+        banks: Entry to bank to its bytes, as in `Entry.constant_bytes`; what lies behind is refused too. None: not known.
     """
     header = _header(arch)
     for name, function in sass.functions.items():

@@ -24,7 +24,7 @@ RULES = {
     "outside-call": "calls a function that is not in the file (printf, malloc, assert)",
     "indirect-call": "calls through a pointer",
     "code-address": "takes the address of a function, by which machine code can be read and written",
-    "local-memory": "takes local memory of a size that is not known before it runs (alloca), or reaches it or shared memory by a number",
+    "local-memory": "takes local memory of a size that is not known before it runs (alloca), or reaches memory by a number",
     "trap": "stops the card on purpose (trap, breakpoint)",
     "texture": "reads or writes through a texture or a surface, of which the harness binds none",
     "system-memory": "writes for other devices (multimem) or changes lines of the cache (discard, applypriority)",
@@ -57,6 +57,9 @@ _EVICT_LAST = re.compile(r"\bL2::evict_last\b")
 _POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{REGISTER})\s*(?:,|$)")
 _HINTED = re.compile(r"\.L2::cache_hint\b(?:.*,)?\s*(?P<value>.*?)\s*$", re.DOTALL)
 _MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{REGISTER})\s*,\s*(?P<value>{REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
+_CHOICE = re.compile(
+    rf"\bselp\.[bsu]64\s+(?P<to>{REGISTER})\s*,\s*(?P<one>{REGISTER}|-?\d\w*)\s*,\s*(?P<two>{REGISTER}|-?\d\w*)\s*,\s*[\w$%]+\s*$"
+)
 _PASSED = re.compile(rf"\.reg\b[^,()]*?(?P<register>{REGISTER})\s*(?=[,)])")
 """A register that a function takes or gives back."""
 _MAY_BE_ADDRESS = re.compile(r"\bcvta(?!\.(?:to|global|shared|local|const)\b)")
@@ -83,14 +86,15 @@ _CACHE_LINES = re.compile(r"\b(?:discard|applypriority|multimem)\.\S+")
 _EXTERN = re.compile(r"\.extern\s+\.func\b(?:\s*\([^)]*\))?\s*(?P<name>[\w$]+)")
 _OPCODE = re.compile(r"^(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*")
 _DEFINED = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?(?P<name>[\w$]+)")
-_CALL = re.compile(r"\bcall(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
+_CALL = re.compile(r"\bcall(?:\.uni)?(?![\w$])\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
 _DEVICE_LAUNCH = re.compile(
     r"cudaLaunchDevice|cudaGetParameterBuffer|cudaStreamCreate|cudaGraphLaunch|cudaCDP|cnp", re.IGNORECASE
 )
 
 _WORDS = (
-    "%clock", "%globaltimer", "%pm", "pmevent", "%gridid", "%current_graph_exec", "%envreg", "%reserved_smem", "evict_last", "cache_hint",
-    "prefetch", "L2::256B", "griddepcontrol", "discard", "applypriority", "multimem", "alloca", "stacksave", "stackrestore",
+    "%clock", "%globaltimer", "%pm", "pmevent", "%gridid", "%current_graph_exec", "%envreg", "%reserved_smem", "evict_last",
+    "cache_hint", "prefetch", "L2::256B", "griddepcontrol", "discard", "applypriority", "multimem", "alloca", "stacksave",
+    "stackrestore",
     "trap", "brkpt", "call",
 )  # fmt: skip
 """Every statement that breaks a rule holds one of these, which is why most files need no second look."""
@@ -127,11 +131,15 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
         *found,
         *(_by_address(statements) if has_addresses else ()),
         *(
-            Finding("code-address", "takes the address of a function", statement, line)
+            Finding("code-address", _OWN_NAME if statement.startswith(".reg") else _TAKEN, statement, line)
             for (statement, line), is_found in zip(statements, by_name, strict=False)
             if is_found
         ),
     )
+
+
+_TAKEN = "takes the address of a function"
+_OWN_NAME = "gives a register the name of a function, whose address it may take by it: rename the register"
 
 
 def _names_code(text: str) -> re.Pattern[str] | None:
@@ -207,7 +215,8 @@ def _broken_by(statement: str, outside: set[str], policies: dict[str, str]) -> I
 
 _POLICY_WORDS = {
     "last": "keeps data in L2 beyond its turn",
-    "unknown": "cannot be read off the code (make it by createpolicy)",
+    "unknown": "cannot be followed to where it is made: use what createpolicy makes in the same function, as it is or chosen "
+    "between two, not through memory, a call or arithmetic",
 }
 
 
@@ -239,6 +248,12 @@ def _policies(statements: list[str]) -> dict[str, str]:
                 add(match["to"], _policy_kind(match["value"], {}))
             else:
                 moves.append((match["to"], match["value"]))
+        elif match := _CHOICE.search(statement):
+            for value in (match["one"], match["two"]):
+                if re.match(r"-?\d", value):
+                    add(match["to"], _policy_kind(value, {}))
+                else:
+                    moves.append((match["to"], value))
         elif match := WRITTEN.match(statement):
             for register in re.findall(REGISTER, match["to"]):
                 add(register, "unknown")
