@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from evo_l2.kernel import Kernel
+from evo_l2.problems.hgemm import Hgemm
 from evo_l2.targets.cuda.reading.cubin import read_cubin
+from evo_l2.targets.cuda.reading.gates import refusals
 from evo_l2.targets.cuda.reading.local_memory import lint_frames, lint_local, lint_shared
+from evo_l2.targets.cuda.reading.resources import complete
 from evo_l2.targets.cuda.reading.sass import parse_sass, read_sass
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda"
@@ -143,6 +146,17 @@ def test_arrays_and_spills_of_ordinary_kernels_are_left_alone(arch, registers, n
     assert any(i.base == "STL" for i in sass.of("spills")) or not registers
     assert list(lint_local(ptx)) == []
     assert list(lint_frames(sass, {name: entry.local_bytes for name, entry in code.entries.items()})) == []
+
+
+def test_addresses_of_shared_memory_clusters_and_tables_are_left_alone(nvrtc):
+    built = nvrtc.build(
+        Kernel((Path(__file__).parent / "honest" / "addresses.cu").read_text(encoding="utf-8"), "cuda"), "sm_90a"
+    )
+    code, sass = read_cubin(built.cubin), read_sass(built.cubin, nvrtc.toolkit.tool("nvdisasm"))
+    ptx = built.ptx.read_text(encoding="utf-8")
+    assert all(word in ptx for word in ("cvta.shared", "cvta.to.local", "mapa", "call.uni"))
+    problem = Hgemm(((96, 80, 112, 1),), "fp32", ("nn",))
+    assert list(refusals(complete(code, sass), sass, ptx, problem)) == []
 
 
 def test_what_is_in_the_golden_files_is_left_alone():
@@ -314,6 +328,15 @@ def test_long_chains_of_registers_take_no_time():
     assert len(found(f"mov.u64 %rd{n}, 16;\n{chain}\nld.local.u32 %r1, [%rd0];")) == 1
     assert found(f"mov.u64 %rd{n}, own;\n{chain}\nld.local.u32 %r1, [%rd0];") == []
     assert time.process_time() - begin < 20
+
+
+@pytest.mark.parametrize(
+    "piece", ["a" * 200_000, "(" * 100_000 + "16" + ")" * 100_000, "[" * 50_000, "{" * 50_000, "4, " * 10_000]
+)
+def test_odd_operands_take_no_time(piece):
+    begin = time.process_time()
+    found(f"mov.u64 %rd1, {piece}; ld.u32 %r1, [{piece}]; call ({piece}), g, ({piece}); st.param.b64 [{piece}], %rd1;")
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize(

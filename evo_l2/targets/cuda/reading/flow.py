@@ -21,7 +21,7 @@ _STATEMENT = re.compile(
 )
 _NAMED = re.compile(rf"[-!~]?\s?(?P<name>{REGISTER})(?:\.[a-z]\d?)?(?:\s?\+\s?(?P<offset>-?\w+))?")
 """A register or a variable, with or without a number that is added."""
-_PLACE = re.compile(rf"(?P<before>{REGISTER})?\s?\[\s?(?P<inside>[^\]]*?)\s?\]")
+_PLACE = re.compile(rf"(?:(?<![\w$%])(?P<before>{REGISTER}))?\s?\[\s?(?P<inside>[^\]]*?)\s?\]")
 _PARTS = re.compile(r"(?:\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\[{(])+")
 _CALL = re.compile(
     r"(?:\((?P<back>[^)]*)\)\s*,\s*)?(?P<target>%?[\w$]+)\s*(?:,\s*\((?P<given>[^)]*)\))?(?:\s*,.*)?", re.DOTALL
@@ -38,6 +38,8 @@ _SPECIAL = re.compile(
     r"|lanemask_\w+|(?:total|dynamic|aggr)_smem_size|reserved_smem_\w+)(?:\.[xyzw])?"
 )
 _NUMBER = re.compile(r"[-+(~!\d]|WARP_SZ")
+_MOST_LISTS = 64
+"""Lists and addresses in one statement; no instruction has as many, and patterns take long over them."""
 _WIDTH = re.compile(r"[usbf](?P<bits>8|16|32|64|128)")
 
 
@@ -258,6 +260,8 @@ class _Reader:
 
     def _instruction(self, text: str, line: int | None, base: str, words: tuple[str, ...], operands: str) -> None:
         here = self._here
+        if max(operands.count("["), operands.count("{")) > _MOST_LISTS:
+            return
         if base == "call":
             match = _CALL.fullmatch(operands)
             if match is not None:
