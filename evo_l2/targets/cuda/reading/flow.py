@@ -243,7 +243,7 @@ class _Reader:
             self._here = Function(number, is_entry, [], [], frozenset())
         else:
             parts = (match["given"] or "").split(",")
-            narrow = frozenset(name for part in parts if _NARROW.search(part) for name in _names([part]))
+            narrow = frozenset(name for part in parts if _NARROW.search(part) and "[" not in part for name in _names([part]))
             self._here = Function(number, is_entry, _names(parts), _names((match["back"] or "").split(",")), narrow)
             self._by_name[match["name"]] = self._here
         self._functions.append(self._here)
