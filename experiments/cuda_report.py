@@ -45,7 +45,7 @@ _GROUPS = {
         "copy_kind", "n_global_load", "widest_global_load_bits", "n_async_copy", "widest_async_copy_bits", "n_bulk_copy",
         "n_global_store", "n_shared_load", "n_shared_store", "n_matrix_load", "n_local_load", "n_local_store", "n_atomic",
     ),
-    "code": ("arch", "code_bytes", "n_entries", "n_instructions", "n_barrier_wait", "n_branch"),
+    "code": ("arch", "code_bytes", "n_entries", "n_instructions", "n_barrier_wait", "n_branch", "n_unknown"),
 }  # fmt: skip
 """Facts by subject, in the order in which they are shown; what is in none comes last."""
 _RESOURCES = re.compile(r"ptxas info|ptxas +\.|.*bytes stack frame")

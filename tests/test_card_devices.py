@@ -211,6 +211,14 @@ def test_odd_words_of_the_drivers_tool_are_no_card(tmp_path, line):
     refuse_busy(0, str(tool))
 
 
+def test_what_a_terminal_would_obey_is_named(tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nprintf 'NVIDIA \\033[2JH200, 9.0\\n'\n", encoding="utf-8")
+    tool.chmod(0o755)
+    (device,) = present_devices(str(tool))
+    assert device.name == "NVIDIA <U+001B>[2JH200"
+
+
 def test_a_tool_that_writes_without_end_is_no_card(tmp_path):
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\nyes 'NVIDIA H200, 9.0'\n")

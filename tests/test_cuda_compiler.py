@@ -12,7 +12,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from evo_l2.build_cache import BuildCache, BuildOutcome
-from evo_l2.errors import ConfigurationError, StorageError
+from evo_l2.errors import ConfigurationError, StorageError, ToolchainError
 from evo_l2.evaluation import Status, Verdict
 from evo_l2.kernel import Kernel
 from evo_l2.problems.hgemm import Hgemm
@@ -337,6 +337,18 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(cuda_wheels, tmp_path)
 def test_an_unknown_builder_is_one_clear_line(cuda_wheels, tmp_path):
     with pytest.raises(ConfigurationError, match="expected nvcc or nvrtc, found clang"):
         CudaCompiler(cuda_wheels, tmp_path, builder="clang")
+
+
+def test_code_for_another_card_is_no_product(cuda_wheels, tmp_path, monkeypatch):
+    with CudaCompiler(cuda_wheels, tmp_path, builder="nvrtc", cpu_s=CPU_S) as made:
+        build = made._builder.build
+
+        def for_another(work, job, check):
+            return build(work, dataclasses.replace(job, arch="sm_86"), check)
+
+        monkeypatch.setattr(made._builder, "build", for_another)
+        with pytest.raises(ToolchainError, match=r"machine code for sm_80.*sm_86"):
+            made.build(kernel(), "sm_80")
 
 
 def test_a_build_leaves_no_process_behind(compiler):

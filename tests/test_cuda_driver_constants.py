@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from evo_l2.kernel import Kernel
+from evo_l2.targets.cuda.reading.cubin import read_cubin
 from evo_l2.targets.cuda.reading.driver_constants import constant_addresses, lint_header
 from evo_l2.targets.cuda.reading.reaching_constants import constants_in
+from evo_l2.targets.cuda.reading.resources import matrix_kind
 from evo_l2.targets.cuda.reading.sass import parse_sass, read_sass
 from evo_l2.targets.cuda.toolchain.compiler import CudaCompiler
 
@@ -69,7 +71,9 @@ def test_special_registers_and_tables_may_be_read(compiler, arch):
     reads = "".join(f'asm volatile("mov.u32 %0, %%{n};" : "=r"(one)); sum = sum * 3 + one;\n' for n in names)
     built = compiler.build(Kernel(SOURCE % reads, "cuda"), arch)
     sass = read_sass(built.cubin, compiler.toolkit.tool("nvdisasm"))
-    assert list(lint_header(sass, arch)) == []
+    banks = {name: entry.constant_bytes for name, entry in read_cubin(built.cubin).entries.items()}
+    assert banks["hgemm"][3] == 16
+    assert list(lint_header(sass, arch, banks)) == []
     assert list(constant_addresses(sass, arch)) == []
 
 
@@ -165,3 +169,55 @@ def test_constants_are_those_of_every_path(rows, found):
     function = sass.functions["f"]
     index = next(i for i, instruction in enumerate(function) if instruction.base == "UTCHMMA")
     assert constants_in("UR9", function, index, sass.labels) == (None if found is None else frozenset(found))
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "kind"),
+    [
+        (0x10 | 8 << 17 | 8 << 24, "tcgen05 fp32"),
+        (0x10 | 1 << 7 | 1 << 10 | 1 << 15, "tcgen05 bf16"),
+        (0x10 | 1 << 7, "tcgen05 unknown"),
+        (0x10 | 1 << 10, "tcgen05 unknown"),
+        (0x10 | 2 << 7 | 1 << 10, "tcgen05 unknown"),
+        (0x14, "tcgen05 unknown"),
+        (0x18, "tcgen05 unknown"),
+        (0x50, "tcgen05 unknown"),
+        (0x10 | 1 << 23, "tcgen05 unknown"),
+        (0x10 | 1 << 29, "tcgen05 unknown"),
+    ],
+)
+def test_both_operands_of_a_dense_product_are_of_the_same_type(descriptor, kind):
+    sass = listing(f"UMOV UR9, {descriptor:#x}", USE, "EXIT")
+    assert matrix_kind(sass) == kind
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_what_lies_behind_the_arguments_is_not_read(compiler, arch):
+    def found(read):
+        built = compiler.build(Kernel(SOURCE % f"{read} sum += one;", "cuda"), arch)
+        sass = read_sass(built.cubin, compiler.toolkit.tool("nvdisasm"))
+        banks = {name: entry.constant_bytes for name, entry in read_cubin(built.cubin).entries.items()}
+        return [finding.message for finding in lint_header(sass, arch, banks)]
+
+    assert found('asm volatile("ld.param.u32 %0, [hgemm_param_5];" : "=r"(one));') == []
+    for offset in (4, 40, 2000):
+        (message,) = found(f'asm volatile("ld.param.u32 %0, [hgemm_param_5+{offset}];" : "=r"(one));')
+        assert "behind its arguments" in message
+
+
+@pytest.mark.parametrize(
+    ("row", "is_refused"),
+    [
+        ("LDC R1, c[0x0][0x224]", False),
+        ("LDC.64 R2, c[0x0][0x220]", False),
+        ("LDC R1, c[0x0][0x228]", True),
+        ("LDC R1, c[0x3][0x3c]", False),
+        ("LDC R1, c[0x3][R2+-0x10]", False),
+        ("LDC R1, c[0x3][0x40]", True),
+        ("ULDC UR4, c[0x3][-0x218]", True),
+        ("LDC R1, c[0x2][0x0]", True),
+        ("LDC R1, c[0x2][R4]", True),
+    ],
+)
+def test_constants_end_with_the_tables_and_the_arguments(row, is_refused):
+    assert bool(list(lint_header(listing(row, "EXIT"), "sm_90a", {"f": {0: 0x228, 3: 0x40}}))) == is_refused

@@ -53,7 +53,7 @@ def test_policies_are_followed_to_what_they_are(goldens):
     found = lint_ptx(goldens.text("policies.ptx"))
     source = goldens.text("policies.cu").split("\n")
     assert {f.rule for f in found} == {"cache-policy"}
-    said = [(source[f.line - 1].rsplit('"', 1)[-1], "cannot be read" in f.message) for f in found]
+    said = [(source[f.line - 1].rsplit('"', 1)[-1], "cannot be followed" in f.message) for f in found]
     assert said == [("(b));", False), ("(b));", False), ("(0x14F0000000000000ull));", False), ("(given));", True)]
 
 
@@ -195,3 +195,32 @@ def test_a_kernel_may_have_the_name_of_an_instruction_and_no_address():
             ("code-address", statement.split(",")[0].split("[")[0].strip(" ;"))
         }
     assert rules(lint_ptx(honest + ".global .u64 table = two;\n"))
+
+
+def test_a_policy_may_be_one_of_two():
+    def rules(one, two):
+        made = f"createpolicy.fractional.L2::{one}.b64 %rd1, 1.0; createpolicy.fractional.L2::{two}.b64 %rd2, 1.0;"
+        body = f"{made} selp.b64 %rd3, %rd1, %rd2, %p1; ld.global.L2::cache_hint.f32 %f1, [%rd4], %rd3;"
+        return [(f.rule, f.message) for f in lint_ptx(f".visible .entry f()\n{{\n{body}\nret;\n}}\n")]
+
+    assert rules("evict_first", "evict_normal") == []
+    assert {rule for rule, _ in rules("evict_first", "evict_last")} == {"cache-policy"}
+    body = "selp.b64 %rd3, 0x12F0000000000000, %rd2, %p1; ld.global.L2::cache_hint.f32 %f1, [%rd4], %rd3;"
+    (finding,) = lint_ptx(f".visible .entry f()\n{{\n{body}\nret;\n}}\n")
+    assert "what createpolicy makes in the same function" in finding.message
+
+
+def test_names_of_functions_like_instructions_and_registers():
+    head = ".version 9.0\n.visible .entry %s(\n.param .u64 %s_param_0\n)\n{\n%s\nret;\n}\n"
+    assert lint_ptx(head % ("call", "call", "mov.u32 %r1, 4;")) == ()
+    found = lint_ptx(head % ("P1", "P1", "{ .reg .pred P1; setp.ne.b32 P1, %r1, 0; }"))
+    assert "rename the register" in found[0].message
+    (found,) = lint_ptx(head % ("call", "call", "mov.u64 %rd1, call;"))
+    assert found.message == "takes the address of a function"
+
+
+def test_a_clock_beside_a_barrier_says_how_else_to_wait():
+    (finding,) = lint_ptx(".visible .entry f()\n{\nmbarrier.init.shared.b64 [%r1], 1;\nmov.u64 %rd1, %globaltimer;\n}\n")
+    assert "mbarrier.try_wait" in finding.message
+    (finding,) = lint_ptx(".visible .entry f()\n{\nmov.u64 %rd1, %globaltimer;\n}\n")
+    assert finding.message == "reads %globaltimer"

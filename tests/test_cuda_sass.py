@@ -178,6 +178,11 @@ def test_every_matrix_instruction_has_a_kind(opcode, kind, sums):
     assert (matrix_kind(code), accumulator(code)) == (kind, sums)
 
 
+def test_instructions_that_nobody_knows_are_counted(goldens):
+    assert resources_of(goldens.cubin("tiles.sm_80"), goldens.sass("tiles.sm_80"))["n_unknown"] == 0
+    assert resources_of(goldens.cubin("tiles.sm_80"), with_opcode("LDNEW.E.128"))["n_unknown"] == 1
+
+
 def test_narrow_formats_are_found_where_the_matrix_instruction_hides_them(goldens):
     code = goldens.sass("narrow.sm_90a")
     assert matrix_kind(code) == "wmma/mma fp32"

@@ -56,6 +56,7 @@ def test_what_is_named_comes_before_what_is_on_path_and_wheels_come_last(cuda_wh
         ("echo 'Cuda compilation tools, release 11.8, V11.8.89'; echo sm_80", "11.8.89 is too old"),
         ("exit 3", "nvcc returns 3"),
         ("echo hello", "does not say its version"),
+        ("echo 'Cuda compilation tools, V13999.0.88'; echo sm_80", "does not say its version"),
     ],
 )
 @pytest.mark.usefixtures("cuda_wheels")

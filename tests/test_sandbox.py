@@ -232,3 +232,16 @@ def _sleepers():
             if path.read_bytes().split(b"\0")[:2] in ([b"sleep", b"50"], [b"sleep", b"51"]):
                 found.add(path.parent.name)
     return {pid for pid in found if not is_gone(int(pid))}
+
+
+def test_what_a_killed_build_left_is_removed(tmp_path):
+    old, new, other = (tmp_path / name for name in (".launcher-abcdefgh", ".launcher-ijklmnop", ".launcher-of-others"))
+    for folder in (old, new, other):
+        folder.mkdir()
+    for folder in (old, other):
+        os.utime(folder, (0, 0))
+    texts = {"launcher.c": launcher_source()}
+    compile_cached(find_toolchain().compiler, tmp_path, "launcher", texts, ("-O0",))
+    assert not old.exists()
+    assert new.exists()
+    assert other.exists()

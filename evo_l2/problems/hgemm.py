@@ -82,8 +82,8 @@ call the block tile BM, BN, BK and the depth of the pipeline STAGES. Scratch mem
 (or 'W <bytes> zeroed') and passed as 'W: workspace'. '//! registers 128' bounds registers a thread. From sm_90 on there are
 '//! cluster 2, 1' below a launch and, passed as 'TA: map' to a const __grid_constant__ CUtensorMap,
 '//! tensormap TA: A, box BM, BK, swizzle 128'.
-Allowed headers: cuda_fp16.h, mma.h, cuda_pipeline.h, cooperative_groups.h, cuda/barrier, cuda/ptx, cuda.h. Inline PTX is
-allowed. Not allowed: host code, writable globals, library calls, printf, clocks, launches from the device."""
+Allowed headers: cuda_fp16.h, mma.h, cuda_pipeline.h, cooperative_groups.h, cuda_awbarrier_primitives.h, cuda/ptx, cuda.h.
+Inline PTX is allowed. Not allowed: host code, writable globals, library calls, printf, clocks, launches from the device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from evo_l2.targets.messages import is_out_of_space
 __all__ = ["build_launcher", "compile_cached"]
 
 _TIMEOUT_S = 120
+_STALE_S = 3600
+"""Age from which a folder of a build belongs to nobody: its compiler was ended long before."""
 
 
 def compile_cached(
@@ -35,6 +39,7 @@ def compile_cached(
     parts += [part for pair in texts.items() for part in pair]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     product = cache_dir / f"{name}-{key}"
+    _remove_stale(cache_dir, name)
     if product.exists():
         return product
     try:
@@ -64,6 +69,14 @@ def build_launcher(compiler: Path, cache_dir: Path) -> Path:
     """
     texts = {"launcher.c": launcher_source()}
     return compile_cached(compiler, cache_dir, "launcher", texts, ("-O2", "-std=gnu11"))
+
+
+def _remove_stale(cache_dir: Path, name: str) -> None:
+    """Removes the folders of builds that were killed."""
+    for path in cache_dir.glob(f".{name}-????????"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _version(compiler: Path) -> str:

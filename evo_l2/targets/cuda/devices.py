@@ -47,7 +47,7 @@ def present_devices(tool: str = "nvidia-smi") -> tuple[Device, ...]:
         name, _, capability = line.rpartition(",")
         version = _VERSION.fullmatch(capability.strip())
         if name.strip() and version is not None:
-            found.append(Device(name.strip()[:_LONGEST_NAME], (int(version[1]), int(version[2]))))
+            found.append(Device(printable(name.strip())[:_LONGEST_NAME], (int(version[1]), int(version[2]))))
     return tuple(found)
 
 

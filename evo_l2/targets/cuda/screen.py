@@ -33,11 +33,11 @@ __all__ = ["ALLOWED_HEADERS", "SCREEN_GATES", "screen"]
 
 ALLOWED_HEADERS = frozenset(
     {
-        "cuda_fp16.h", "cuda_bf16.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h", "cuda_awbarrier.h",
+        "cuda_fp16.h", "cuda_bf16.h", "cuda_pipeline.h", "cuda_pipeline_primitives.h",
         "cuda_awbarrier_primitives.h", "cooperative_groups.h", "cooperative_groups/memcpy_async.h",
         "cooperative_groups/reduce.h", "mma.h",
         "vector_types.h", "cuda.h", "math_constants.h", "cuda/barrier", "cuda/pipeline", "cuda/ptx",
-        "cuda/std/barrier", "cuda/std/cstdint", "cuda/std/type_traits", "cuda/std/utility",
+        "cuda/std/cstdint", "cuda/std/type_traits", "cuda/std/utility",
     }
 )  # fmt: skip
 """Headers of the toolkit that a kernel may include. They hold device code, or types; `cuda.h` is there for `CUtensorMap`."""

@@ -1,4 +1,4 @@
-"""What machine code reads of constant bank 0 before a kernel's arguments, where the driver keeps what it knows of a launch.
+"""What machine code reads of constant bank 0 beside a kernel's arguments, where the driver keeps what it knows of a launch.
 
 Offsets are what toolkit 13.0 compiles special registers and address spaces to; the tests hold the comparison. What is not
 known here is refused: the number of the launch stands among it.
@@ -56,19 +56,52 @@ _BLACKWELL = _Header(
 )
 
 
-def lint_header(sass: Sass, arch: str) -> Iterator[Finding]:
-    """Reads of what the driver keeps there, other than of what every kernel may know; none of constant memory's address."""
+def lint_header(sass: Sass, arch: str, banks: Mapping[str, Mapping[int, int]] | None = None) -> Iterator[Finding]:
+    """Reads of what the driver keeps there, other than of what every kernel may know; none of constant memory's address.
+
+    Args:
+        sass: The machine code.
+        arch: What it was built for.
+        banks: Entry to bank to its bytes, as in `Entry.constant_bytes`; what lies behind is refused too. None: not known.
+    """
     header = _header(arch)
-    for function in sass.functions.values():
+    for name, function in sass.functions.items():
+        ends = None if banks is None else banks.get(sass.owners.get(name, name), {})
         for index, instruction in enumerate(function):
-            for operand in _operands(instruction):
-                bad = not operand[1] <= header.known | set(header.constants)
-                if operand[0] == "index":
-                    bad = not _is_by_cluster(operand[2], function, index, sass.labels, header)
-                if bad and not (operand[0] == "direct" and min(operand[1], default=0) >= header.first_argument):
-                    message = "reads constant bank 0 beside its arguments, where the driver keeps what it knows of the launch"
-                    yield Finding("call-number", message, instruction.text, instruction.line)
-                    break
+            message = _bad(instruction, function, index, sass.labels, header, ends)
+            if message is not None:
+                yield Finding("call-number", message, instruction.text, instruction.line)
+
+
+def _bad(
+    instruction: Instruction,
+    function: Sequence[Instruction],
+    index: int,
+    labels: Mapping[str, int],
+    header: _Header,
+    ends: Mapping[int, int] | None,
+) -> str | None:
+    for operand in _operands(instruction):
+        bad = not operand[1] <= header.known | set(header.constants)
+        if operand[0] == "index":
+            bad = not _is_by_cluster(operand[2], function, index, labels, header)
+        first = min(operand[1], default=0)
+        if bad and not (operand[0] == "direct" and first >= header.first_argument):
+            return "reads constant bank 0 beside its arguments, where the driver keeps what it knows of the launch"
+        # A wide read of a narrow last argument is the compiler's own.
+        if bad and ends is not None and first >= ends.get(0, header.first_argument):
+            return "reads constant bank 0 behind its arguments, where lies what the driver or an earlier launch left"
+    if ends is not None and any(_is_behind(match, ends) for match in _OPERAND.finditer(instruction.operands)):
+        return "reads constant memory outside the tables that it declares"
+    return None
+
+
+def _is_behind(match: re.Match[str], ends: Mapping[int, int]) -> bool:
+    """Whether an operand lies in a bank of constants, and at a place that no table of the file has."""
+    if match["bank"] == "0x0" or not re.fullmatch("0x[0-9a-f]+", match["bank"]):
+        return False
+    end, direct = ends.get(int(match["bank"], 16), 0), _DIRECT.fullmatch(match["at"])
+    return end == 0 if direct is None else not 0 <= int(direct["offset"] or "0", 16) < end
 
 
 def constant_addresses(sass: Sass, arch: str) -> Iterator[Instruction]:

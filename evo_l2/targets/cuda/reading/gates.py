@@ -13,7 +13,7 @@ from evo_l2.evaluation import Status, Verdict
 from evo_l2.problem import Problem
 from evo_l2.targets.cuda.reading.cubin import Cubin
 from evo_l2.targets.cuda.reading.driver_constants import constant_addresses, lint_header
-from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local
+from evo_l2.targets.cuda.reading.local_memory import frame_bytes, lint_frames, lint_local, lint_shared
 from evo_l2.targets.cuda.reading.resources import matrix_operations, narrow_instructions
 from evo_l2.targets.cuda.reading.rules import RULES, Finding, lint_ptx, lint_sass
 from evo_l2.targets.cuda.reading.sass import Sass, first_line_of_use
@@ -56,7 +56,7 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
     """
     for symbol in code.symbols:
         if symbol.writable:
-            instead = "use a workspace, and __constant__ for tables"
+            instead = _instead_of(symbol.name)
             if symbol.section.startswith(".nv.constant"):
                 instead = "its address stands among the file's data; read __constant__ tables by their names and an index"
             where = _at(first_line_of_use(symbol, sass.instructions)).replace(" in", ", used in")
@@ -87,9 +87,20 @@ def refusals(code: Cubin, sass: Sass, ptx: str, problem: Problem) -> Iterator[Re
             found = f"expected at most {_MOST_LOCAL_BYTES} bytes a thread, found {n_bytes}"
             yield Refusal("local-memory", f"{name} needs too much local memory (arrays, spills): {found}")
     local_bytes = {name: entry.local_bytes for name, entry in code.entries.items()}
-    in_local_memory = (*lint_local(ptx), *lint_frames(sass, local_bytes))
-    for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch), *in_local_memory):
+    shared_bytes = {name: entry.static_shared_bytes for name, entry in code.entries.items()}
+    in_local_memory = (*lint_local(ptx), *lint_frames(sass, local_bytes), *lint_shared(sass, shared_bytes, ptx))
+    banks = {name: entry.constant_bytes for name, entry in code.entries.items()}
+    for finding in (*lint_ptx(ptx), *lint_sass(sass), *lint_header(sass, code.arch, banks), *in_local_memory):
         yield Refusal(finding.rule, _words(finding))
+
+
+def _instead_of(name: str) -> str:
+    """What to write for a variable, by its name."""
+    if name.startswith("__cudart_i2opi"):
+        return "sin, cos and tan keep a table for large arguments: write __sinf or __cosf, or build with --use_fast_math"
+    if name.startswith("$str"):
+        return "it is the text of a string: write the characters as a local array"
+    return "use a workspace, and for tables __constant__ or a plain const array in the function (not static constexpr)"
 
 
 def first_refusal(found: Iterable[Refusal], skip: frozenset[str] = frozenset()) -> Verdict | None:

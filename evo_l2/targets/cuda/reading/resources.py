@@ -41,6 +41,8 @@ _BYTE_PRODUCTS = frozenset(("IDP", "IDP4A"))
 """Sums of products of bytes outside the matrix units: `__dp4a`, `__dp2a`."""
 _NARROW_SUMS = {"F32": "fp32", "F16": "fp16"}
 _DESCRIPTOR = re.compile(r"idesc\[(?P<register>UR\d+)\]")
+_NOT_DENSE = 0b1111 | 1 << 6 | 1 << 23 | 1 << 29
+"""Bits of such a descriptor that are of sparse or integer products, or of none."""
 _ZERO = re.compile(r"-?RZ")
 
 _USAGE_OF = re.compile(r"(?:Compiling entry function '(?P<entry>[^']+)'|Function properties for (?P<function>\S+))")
@@ -198,18 +200,21 @@ def _described(
     """Inputs and sums of a `tcgen05` product, from its instruction descriptor, when every path there sets it to a constant.
 
     The descriptor's fields are those of the PTX ISA, "Instruction descriptor" for `.kind::f16` and `.kind::tf32`: bits 4-5
-    are the type of D (0 half, 1 single), bits 7-9 the type of A (0 half, 1 bfloat16, 2 TF32).
+    are the type of D (0 half, 1 single), bits 7-9 the type of A (0 half, 1 bfloat16, 2 TF32), bits 10-12 that of B.
     """
     match = _DESCRIPTOR.search(instruction.operands)
     values = constants_in(match["register"], function, index, labels) if match else None
-    found = {
-        (
-            {0: "fp16", 1: "bf16", 2: "tf32"}.get(value >> 7 & 7, "unknown"),
-            {0: "fp16", 1: "fp32"}.get(value >> 4 & 3, "unknown"),
-        )
-        for value in values or ()
-    }
+    found = {_read(value) for value in values or ()}
     return found.pop() if len(found) == 1 else ("unknown", "unknown")
+
+
+def _read(descriptor: int) -> tuple[str, str]:
+    """Inputs and sums of one descriptor."""
+    of_a, of_b = descriptor >> 7 & 7, descriptor >> 10 & 7
+    if descriptor & _NOT_DENSE or of_a != of_b:
+        return "unknown", "unknown"
+    inputs = {0: "fp16", 1: "bf16", 2: "tf32"}.get(of_a, "unknown")
+    return inputs, {0: "fp16", 1: "fp32"}.get(descriptor >> 4 & 3, "unknown")
 
 
 def matrix_kind(sass: Sass) -> str:
@@ -275,7 +280,8 @@ def resources_of(cubin: Cubin, sass: Sass, usage: Mapping[str, Usage] | None = N
         `n_half_math` (sums and products of half precision or bfloat16 outside the matrix units), `n_narrow` (see
         `narrow_instructions`),
         `n_integer`, `n_global_load`, `n_global_store`, `n_shared_load`, `n_shared_store`, `n_matrix_load` (`ldmatrix`),
-        `n_local_load`, `n_local_store`, `n_async_copy`, `n_bulk_copy`, `n_atomic`, `n_barrier_wait`, `n_branch`;
+        `n_local_load`, `n_local_store`, `n_async_copy`, `n_bulk_copy`, `n_atomic`, `n_barrier_wait`, `n_branch`,
+        `n_unknown` (of no class that is known: what they do, no gate has looked at);
         `widest_global_load_bits` (into registers), `widest_async_copy_bits` (by `cp.async`), 0 without any.
     """
     entries = tuple(cubin.entries.values())
@@ -337,6 +343,7 @@ def _counts(instructions: Sequence[Instruction]) -> dict[str, int]:
         "n_bulk_copy": count("UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED"),
         "n_atomic": mix["atomic"],
         "n_barrier_wait": count("BAR", "SYNCS", "WARPGROUP", "DEPBAR"),
+        "n_unknown": mix["other"],
         "n_branch": count("BRA", "BRX", "BRXU", "CALL", "UBRA"),
         "widest_global_load_bits": max((_width_bits(i) for i in loads), default=0),
         "widest_async_copy_bits": max((_width_bits(i) for i in copies), default=0),

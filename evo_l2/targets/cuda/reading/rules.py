@@ -16,7 +16,7 @@ __all__ = ["RULES", "Finding", "lint_ptx", "lint_sass"]
 
 RULES = {
     "clock": "reads a clock or a performance counter",
-    "call-number": "reads which launch this is, or of what graph (gridid, envreg), or what stands before the arguments",
+    "call-number": "reads which launch this is, or of what graph (gridid, envreg), or what stands beside the arguments",
     "cache-policy": "sets how long data stays in L2 (evict_last, or a policy that cannot be read off the code)",
     "prefetch": "fetches into a cache beyond the L2::128B hint of loads and prefetch.tensormap",
     "dependent-launch": "overlaps with the launch after it (griddepcontrol, PREEXIT)",
@@ -24,7 +24,7 @@ RULES = {
     "outside-call": "calls a function that is not in the file (printf, malloc, assert)",
     "indirect-call": "calls through a pointer",
     "code-address": "takes the address of a function, by which machine code can be read and written",
-    "local-memory": "takes local memory of a size that is not known before it runs (alloca), or reaches it by a number",
+    "local-memory": "takes local memory of a size that is not known before it runs (alloca), or reaches memory by a number",
     "trap": "stops the card on purpose (trap, breakpoint)",
     "texture": "reads or writes through a texture or a surface, of which the harness binds none",
     "system-memory": "writes for other devices (multimem) or changes lines of the cache (discard, applypriority)",
@@ -47,11 +47,19 @@ class Finding:
 
 
 _CLOCK = re.compile(r"%(?:clock(?:_hi|64)?|globaltimer(?:_lo|_hi)?|pm[0-7](?:_64)?)\b|\bpmevent\b")
+_WAITS = (
+    ", as the waits of cuda::barrier do before compute capability 9.0, and of a pipeline in shared memory: wait by"
+    " __mbarrier_test_wait of cuda_awbarrier_primitives.h, or by mbarrier.test_wait or mbarrier.try_wait (cuda/ptx)"
+)
 _WHICH_CALL = re.compile(r"%(?:gridid|current_graph_exec|envreg\d+)\b")
+_RESERVED = re.compile(r"%reserved_smem_\w+")
 _EVICT_LAST = re.compile(r"\bL2::evict_last\b")
 _POLICY = re.compile(rf"\bcreatepolicy\.(?P<form>\w+)\S*\s+(?P<register>{REGISTER})\s*(?:,|$)")
 _HINTED = re.compile(r"\.L2::cache_hint\b(?:.*,)?\s*(?P<value>.*?)\s*$", re.DOTALL)
 _MOVE = re.compile(rf"\bmov\.\w+\s+(?P<to>{REGISTER})\s*,\s*(?P<value>{REGISTER}|0[xX][0-9A-Fa-f]+|-?\d+)\s*$")
+_CHOICE = re.compile(
+    rf"\bselp\.[bsu]64\s+(?P<to>{REGISTER})\s*,\s*(?P<one>{REGISTER}|-?\d\w*)\s*,\s*(?P<two>{REGISTER}|-?\d\w*)\s*,\s*[\w$%]+\s*$"
+)
 _PASSED = re.compile(rf"\.reg\b[^,()]*?(?P<register>{REGISTER})\s*(?=[,)])")
 """A register that a function takes or gives back."""
 _MAY_BE_ADDRESS = re.compile(r"\bcvta(?!\.(?:to|global|shared|local|const)\b)")
@@ -78,14 +86,15 @@ _CACHE_LINES = re.compile(r"\b(?:discard|applypriority|multimem)\.\S+")
 _EXTERN = re.compile(r"\.extern\s+\.func\b(?:\s*\([^)]*\))?\s*(?P<name>[\w$]+)")
 _OPCODE = re.compile(r"^(?:@\s*!?\s*[\w$%]+\s+)?[a-z][\w.:]*")
 _DEFINED = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?(?P<name>[\w$]+)")
-_CALL = re.compile(r"\bcall(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
+_CALL = re.compile(r"\bcall(?:\.uni)?(?![\w$])\s*(?:\([^)]*\)\s*,\s*)?(?P<target>%?[\w$]+)")
 _DEVICE_LAUNCH = re.compile(
     r"cudaLaunchDevice|cudaGetParameterBuffer|cudaStreamCreate|cudaGraphLaunch|cudaCDP|cnp", re.IGNORECASE
 )
 
 _WORDS = (
-    "%clock", "%globaltimer", "%pm", "pmevent", "%gridid", "%current_graph_exec", "%envreg", "evict_last", "cache_hint",
-    "prefetch", "L2::256B", "griddepcontrol", "discard", "applypriority", "multimem", "alloca", "stacksave", "stackrestore",
+    "%clock", "%globaltimer", "%pm", "pmevent", "%gridid", "%current_graph_exec", "%envreg", "%reserved_smem", "evict_last",
+    "cache_hint", "prefetch", "L2::256B", "griddepcontrol", "discard", "applypriority", "multimem", "alloca", "stacksave",
+    "stackrestore",
     "trap", "brkpt", "call",
 )  # fmt: skip
 """Every statement that breaks a rule holds one of these, which is why most files need no second look."""
@@ -110,8 +119,9 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
     outside = {match["name"] for match in _EXTERN.finditer(bare)}
     statements = tuple(statements_of(bare))
     policies = _policies([statement for statement, _ in statements]) if "cache_hint" in bare else {}
+    of_clocks = _WAITS if "mbarrier." in bare else ""
     found = (
-        Finding(rule, message, statement, line)
+        Finding(rule, message + (of_clocks if rule == "clock" else ""), statement, line)
         for statement, line in statements
         if suspicious.search(statement) is not None
         for rule, message in _broken_by(statement, outside, policies)
@@ -121,11 +131,15 @@ def lint_ptx(text: str) -> tuple[Finding, ...]:
         *found,
         *(_by_address(statements) if has_addresses else ()),
         *(
-            Finding("code-address", "takes the address of a function", statement, line)
+            Finding("code-address", _OWN_NAME if statement.startswith(".reg") else _TAKEN, statement, line)
             for (statement, line), is_found in zip(statements, by_name, strict=False)
             if is_found
         ),
     )
+
+
+_TAKEN = "takes the address of a function"
+_OWN_NAME = "gives a register the name of a function, whose address it may take by it: rename the register"
 
 
 def _names_code(text: str) -> re.Pattern[str] | None:
@@ -170,6 +184,9 @@ def _broken_by(statement: str, outside: set[str], policies: dict[str, str]) -> I
         yield "clock", f"reads {match[0]}"
     if match := _WHICH_CALL.search(statement):
         yield "call-number", f"reads {match[0]}"
+    if match := _RESERVED.search(statement):
+        message = f"reads {match[0]}, where shared memory of the system's lies: declare a __shared__ array"
+        yield "local-memory", f"{message} (tiles of cooperative groups of more than 32 threads need it)"
     if _EVICT_LAST.search(statement):
         yield "cache-policy", "keeps data in L2 beyond its turn (evict_last)"
     elif match := _HINTED.search(statement):
@@ -198,7 +215,8 @@ def _broken_by(statement: str, outside: set[str], policies: dict[str, str]) -> I
 
 _POLICY_WORDS = {
     "last": "keeps data in L2 beyond its turn",
-    "unknown": "cannot be read off the code (make it by createpolicy)",
+    "unknown": "cannot be followed to where it is made: use what createpolicy makes in the same function, as it is or chosen "
+    "between two, not through memory, a call or arithmetic",
 }
 
 
@@ -230,6 +248,12 @@ def _policies(statements: list[str]) -> dict[str, str]:
                 add(match["to"], _policy_kind(match["value"], {}))
             else:
                 moves.append((match["to"], match["value"]))
+        elif match := _CHOICE.search(statement):
+            for value in (match["one"], match["two"]):
+                if re.match(r"-?\d", value):
+                    add(match["to"], _policy_kind(value, {}))
+                else:
+                    moves.append((match["to"], value))
         elif match := WRITTEN.match(statement):
             for register in re.findall(REGISTER, match["to"]):
                 add(register, "unknown")

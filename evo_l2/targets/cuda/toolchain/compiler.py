@@ -205,7 +205,7 @@ class CudaCompiler:
         begin = time.perf_counter()
         outcome = self._builder.build(work, job, self._check_machine)
         if outcome.verdict is None:
-            self._check_products(work)
+            self._check_products(work, job.arch)
             ptx = read_product(work / "kernel.ptx", MOST_PTX_BYTES).decode("utf-8", "replace")
             outcome = _with_entries(outcome, ptx, entries)
         if job.with_cutlass and isinstance(self._builder, Nvcc):
@@ -219,21 +219,24 @@ class CudaCompiler:
             return replace(outcome, verdict=replace(outcome.verdict, message=message), lasting=False)
         return replace(outcome, log=f"slow lane: {seconds:.1f} s with the headers of CuTe or CUTLASS\n{outcome.log}".rstrip())
 
-    def _check_products(self, work: Path) -> None:
-        """Makes sure that what was built can be read, before it is kept.
+    def _check_products(self, work: Path, arch: str) -> None:
+        """Makes sure that what was built can be read, and is for the card that was asked for, before it is kept.
 
         Raises:
-            ToolchainError: It cannot.
+            ToolchainError: It is not.
         """
         for name in _PRODUCTS:
             is_product(work / name, self.builder, ANOTHER_TOOLKIT)
         try:
-            read_cubin(work / _PRODUCTS[0])
+            found = read_cubin(work / _PRODUCTS[0]).arch
         except ToolchainError as error:
             expected = f"{self.builder} to make a cubin"
             raise ToolchainError(
                 "the CUDA compiler does not work", expected=expected, found=error.found, hint=ANOTHER_TOOLKIT
             ) from error
+        if found != arch:
+            expected = f"{self.builder} to make machine code for {arch}"
+            raise ToolchainError("the CUDA compiler does not work", expected=expected, found=found, hint=ANOTHER_TOOLKIT)
 
     def _check_machine(self) -> None:
         """Builds a small good program the way kernels are built.
@@ -250,7 +253,7 @@ class CudaCompiler:
         with self._checking, self._cache.work() as work:
             outcome = self._builder.build(work, Job(_CANARY, arch, (_STD,), ("-O3",), limits), blame_nobody)
             if outcome.verdict is None:
-                self._check_products(work)
+                self._check_products(work, arch)
         if outcome.verdict is None:
             return
         lines = (outcome.verdict.message or "").partition("; make the source")[0].splitlines()

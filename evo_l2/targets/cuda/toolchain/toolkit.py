@@ -20,6 +20,7 @@ __all__ = ["OLDEST_VERSION", "PINNED_VERSION", "Toolkit", "find_toolkit"]
 
 OLDEST_VERSION = (12, 4)
 """Older toolkits are passed over: this is the oldest with the PTX (8.4) and the C++ library headers that kernels may use."""
+_VERSION = re.compile(r"\bV(\d{1,2}\.\d{1,2}\.\d{1,4})(?![\d.])")
 PINNED_VERSION = "13.2"
 """Minor version of the wheels; another one makes other machine code (see the extra `cuda-toolkit`)."""
 _ALL = f"pip install 'evo-l2[cuda-toolkit]' (wheels of CUDA {PINNED_VERSION})"
@@ -166,7 +167,7 @@ def _wheel_folders() -> list[Path]:
 
 def _from_nvcc(source: str, nvcc: Path) -> Toolkit:
     """What the nvcc at hand says of itself. It may be a script or a link: its dry run tells where it really is."""
-    version = re.search(r"\bV(\d+\.\d+\.\d+)", tool_output([str(nvcc), "--version"]))
+    version = _VERSION.search(tool_output([str(nvcc), "--version"]))
     if version is None:
         raise ToolchainError("a broken nvcc", found=f"{nvcc} does not say its version")
     # Every command line is shown and none is run. Its names and values are described with nvcc.profile in the nvcc manual.
@@ -233,7 +234,7 @@ def _completed(toolkit: Toolkit) -> Toolkit:
         found = {name: tool for name in missing if (tool := _executable(folder / "bin" / name)) is not None}
         if not found:
             continue
-        version = re.search(r"\bV(\d+\.\d+\.\d+)", tool_output([str(next(iter(found.values()))), "--version"]))
+        version = _VERSION.search(tool_output([str(next(iter(found.values()))), "--version"]))
         if version is None or _numbers(version.group(1))[0] < toolkit.major_minor[0]:
             continue
         note = f"{' and '.join(found)} {version.group(1)} come from the wheels, since CUDA {toolkit.version} has none"

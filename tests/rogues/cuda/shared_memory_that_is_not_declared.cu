@@ -1,0 +1,21 @@
+//! layout nn
+//! launch hgemm(A: in, B: in, C: out, M, N, K)
+//! grid ceil_div(N, 32), ceil_div(M, 8)
+//! block 32, 8
+// rogue: keeps a count in shared memory that it does not declare
+// expect: unlaunchable local-memory
+// alone: shared memory begins at 0, and numbers are places in it
+#include <cuda_fp16.h>
+
+extern "C" __global__ void hgemm(const half *A, const half *B, half *C, int M, int N, int K)
+{
+    unsigned seen;
+    asm volatile("ld.shared.u32 %0, [%1]; st.shared.u32 [%1], %2;" : "=&r"(seen) : "r"(512), "r"(M) : "memory");
+    const int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y;
+    if (i >= M || j >= N)
+        return;
+    float sum = 0;
+    for (int p = 0; p < K; p++)
+        sum += __half2float(A[i * K + p]) * __half2float(B[p * N + j]);
+    C[i * N + j] = seen == 12345 ? __float2half(0.0f) : __float2half(sum);
+}
