@@ -56,7 +56,7 @@ def compiler(cuda_wheels, tmp_path_factory):
 def environ(cuda_wheels, session_cache, tmp_path_factory):
     """Commands see the session's cache, and no card."""
     tools = tmp_path_factory.mktemp("no-card")
-    fake_tool(tool_process, "exit 9")
+    fake_tool(tools, "exit 9")
     return {
         **os.environ, "XDG_CACHE_HOME": str(session_cache), "PYTHONPATH": str(ROOT), "COLUMNS": "100",
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
