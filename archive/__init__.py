@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from archive.checking import check
-    from archive.collecting import collect
-    from archive.content import content_digest
     from archive.grid import Grid
-    from archive.leases import Lease, LeaseLostError, Work, WorkQueue
+    from archive.keeping.checking import check
+    from archive.keeping.collecting import collect
+    from archive.keeping.content import content_digest
+    from archive.keeping.leases import Lease, LeaseLostError, Work, WorkQueue
+    from archive.keeping.merging import merge
     from archive.memory import MemoryArchive
-    from archive.merging import merge
     from archive.read_only import open_to_read
     from archive.store import RunHandle, RunInfo, Store
     from archive.training_data import export_training_data
@@ -40,19 +40,19 @@ __all__ = [
 
 _HOMES = {
     "Grid": "archive.grid",
-    "Lease": "archive.leases",
-    "LeaseLostError": "archive.leases",
+    "Lease": "archive.keeping.leases",
+    "LeaseLostError": "archive.keeping.leases",
     "MemoryArchive": "archive.memory",
     "RunHandle": "archive.store",
     "RunInfo": "archive.store",
     "Store": "archive.store",
     "export_training_data": "archive.training_data",
-    "Work": "archive.leases",
-    "WorkQueue": "archive.leases",
-    "check": "archive.checking",
-    "collect": "archive.collecting",
-    "content_digest": "archive.content",
-    "merge": "archive.merging",
+    "Work": "archive.keeping.leases",
+    "WorkQueue": "archive.keeping.leases",
+    "check": "archive.keeping.checking",
+    "collect": "archive.keeping.collecting",
+    "content_digest": "archive.keeping.content",
+    "merge": "archive.keeping.merging",
     "open_to_read": "archive.read_only",
 }
 

@@ -11,7 +11,7 @@ from archive.background import stored_view
 from archive.codec import dump, load, load_cell, load_estimate, load_text, now, store_session
 from archive.database import Database
 from archive.face import Face
-from archive.held import not_at_home
+from archive.keeping.held import not_at_home
 from archive.reading import read_calls, read_candidates, read_remeasurements
 from archive.rows import Scope, insert_candidate, insert_kernel, insert_session, insert_withdrawal
 from evo_l2.contracts import AddResult, AddStatus, Candidate, ModelCall, Remeasurement

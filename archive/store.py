@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from archive.codec import dump, load, load_environment, load_schema, now, store_schema
 from archive.database import Database, open_database
-from archive.held import read_seen
+from archive.keeping.held import read_seen
 from archive.reading import read_calls, read_evaluation
 from archive.rows import Scope
 from archive.run import RunHandle, RunInfo

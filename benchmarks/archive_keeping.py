@@ -15,8 +15,8 @@ from pathlib import Path
 import archive_cases as cases
 from archive_filler import fill
 
-from archive.checking import check
-from archive.merging import merge
+from archive.keeping.checking import check
+from archive.keeping.merging import merge
 from archive.read_only import open_to_read
 from archive.store import Store
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from archive.address import Address
-from archive.checking import check
-from archive.collecting import collect
-from archive.merging import merge
+from archive.keeping.checking import check
+from archive.keeping.collecting import collect
+from archive.keeping.merging import merge
 from archive.read_only import open_to_read
 from archive.store import Store
 from evo_l2.cache_pruning import prune

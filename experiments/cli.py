@@ -84,8 +84,8 @@ def run(
     from experiments.config import load_config
     from experiments.options import check_run
     from experiments.progress import Progress
-    from experiments.report import print_summary
     from experiments.run import estimate_cost, execute
+    from experiments.summary_page import print_summary
 
     check_run(preset_or_file, dry_run=dry_run, replay=replay)
     config = load_config(preset_or_file, overrides)
@@ -135,8 +135,8 @@ def _leave(finished: Finished) -> None:
 def resume(db: Address, run_name: str | None, wall_s: float | None, evaluations: int | None, as_json: bool) -> None:
     """Go on with a run (the last one by default) that was stopped or killed."""
     from experiments.progress import Progress
-    from experiments.report import print_summary
     from experiments.run import resume as go_on
+    from experiments.summary_page import print_summary
 
     changes = {"wall_s": wall_s, "evaluations": evaluations}
     overrides = [(key, value) for key, value in changes.items() if value is not None]

@@ -9,7 +9,7 @@ from archive.address import Address
 from archive.read_only import open_to_read
 from archive.training_data import Options, export_training_data
 from experiments.rendering import PromptRenderer
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["export_rows"]
 

@@ -25,7 +25,7 @@ from experiments.config import RunConfig, load_config, restore_config
 from experiments.import_sources import Item, Source, read_source
 from experiments.parts import make_evaluator, make_problem
 from experiments.printable import printable
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["Imported", "import_kernels", "plan_import", "run_import"]
 

@@ -16,7 +16,7 @@ from archive.read_only import open_to_read
 from evo_l2.kernel import Kernel
 from experiments.config import RunConfig
 from experiments.documents import keys, preset_names, preset_text
-from experiments.report import counted, indented
+from experiments.summary_page import counted, indented
 
 __all__ = ["best_kernels", "export_kernels", "print_keys", "print_presets"]
 

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from evo_l2.contracts import AddResult, AddStatus, Archive, Candidate, Outcome
 from evo_l2.evaluation import Estimate, Status
-from experiments.report import counted, refusal_in_words
 from experiments.run import Started
 from experiments.sections import BudgetConfig
 from experiments.seed_names import names_by_digest
+from experiments.summary_page import counted, refusal_in_words
 
 __all__ = ["Progress"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from archive.address import Address
-from archive.leases import Lease, LeaseLostError, WorkQueue
-from archive.reverifying import (
+from archive.keeping.leases import Lease, LeaseLostError, WorkQueue
+from archive.keeping.reverifying import (
     kernel_of,
     open_reverification,
     parents_of,

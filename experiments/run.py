@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archive.address import Address
-from archive.merging import check_resumable
+from archive.keeping.merging import check_resumable
 from archive.read_only import open_to_read
 from archive.store import RunHandle, Store
 from evo_l2.budget import Budget, Limits

@@ -23,7 +23,7 @@ from evo_l2.timing import pooled_estimate
 from experiments.kernel_notes import hint_for, notes, plain_tunables
 from experiments.parts import cache_dir, check_target
 from experiments.printable import printable
-from experiments.report import bare_in_words, counted, indented, rate_in_words
+from experiments.summary_page import bare_in_words, counted, indented, rate_in_words
 
 __all__ = [
     "announced_kernel",

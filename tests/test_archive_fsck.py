@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from archive import Store
-from archive.checking import check
-from archive.collecting import REFERENCES
-from archive.content import content_digest
+from archive.keeping.checking import check
+from archive.keeping.collecting import REFERENCES
+from archive.keeping.content import content_digest
 from archive.standings import DERIVED
 from evo_l2.errors import StorageError
 from evo_l2.evaluation import Status, TimingSession

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from archive import Store
-from archive.checking import check
-from archive.collecting import collect
-from archive.content import content_digest
-from archive.leases import Work, WorkQueue
+from archive.keeping.checking import check
+from archive.keeping.collecting import collect
+from archive.keeping.content import content_digest
+from archive.keeping.leases import Work, WorkQueue
 from evo_l2.build_cache import FACTS, BuildCache, BuildOutcome, key_of
 from evo_l2.cache_pruning import IN_USE_S, prune
 from evo_l2.errors import StorageError

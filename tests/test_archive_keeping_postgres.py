@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from archive import Store
-from archive.checking import check
-from archive.collecting import collect
-from archive.content import content_digest
-from archive.merging import merge
+from archive.keeping.checking import check
+from archive.keeping.collecting import collect
+from archive.keeping.content import content_digest
+from archive.keeping.merging import merge
 from archive.standings import DERIVED
 from evo_l2.errors import ConfigurationError, StorageError
 from experiments.cli import main

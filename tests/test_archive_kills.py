@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from archive import Store
-from archive.checking import check
+from archive.keeping.checking import check
 from evo_l2.evaluation import Status
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from archive import Store
-from archive.leases import Lease, LeaseLostError, SteadyClock, Work, WorkQueue
+from archive.keeping.leases import Lease, LeaseLostError, SteadyClock, Work, WorkQueue
 from evo_l2.errors import StorageError
 
 ROOT = Path(__file__).parent.parent

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from archive import Store
-from archive.checking import check
-from archive.content import content_digest, run_digests
-from archive.merging import check_resumable, merge
+from archive.keeping.checking import check
+from archive.keeping.content import content_digest, run_digests
+from archive.keeping.merging import check_resumable, merge
 from evo_l2.errors import ConfigurationError, StorageError
 from evo_l2.evaluation import Environment, Status
 from evo_l2.past import file_remeasurement

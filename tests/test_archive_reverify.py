@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from archive import Store
-from archive.checking import check
-from archive.leases import WorkQueue
-from archive.reverifying import Origin, purpose_of, select, source_run
+from archive.keeping.checking import check
+from archive.keeping.leases import WorkQueue
+from archive.keeping.reverifying import Origin, purpose_of, select, source_run
 from evo_l2.evaluation import Environment, Status
 from evo_l2.kernel import Kernel
 from experiments import reverifying

@@ -18,9 +18,9 @@ import archive.database
 import archive.rows
 import archive.store
 from archive import Store
-from archive.checking import check
-from archive.content import content_digest
-from archive.merging import merge
+from archive.keeping.checking import check
+from archive.keeping.content import content_digest
+from archive.keeping.merging import merge
 from archive.read_only import open_to_read
 from evo_l2.contracts import ModelCall
 from evo_l2.errors import EvoL2Error, StorageError

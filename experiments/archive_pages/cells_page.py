@@ -21,7 +21,7 @@ from evo_l2.measures import Axis, MeasuresSchema
 from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import environment_in_words, estimate_facts, estimate_in_words
 from experiments.printable import printable
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["print_cells", "print_regimes"]
 

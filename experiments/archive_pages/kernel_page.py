@@ -13,7 +13,7 @@ from archive.mining import KernelFacts, show
 from archive.read_only import open_to_read
 from experiments.archive_pages.words import estimate_facts, estimate_in_words
 from experiments.printable import printable
-from experiments.report import counted, indented
+from experiments.summary_page import counted, indented
 from experiments.verifying import built_in_words
 
 __all__ = ["print_kernel"]

@@ -16,7 +16,7 @@ from evo_l2.evaluation import Status, rank
 from experiments.archive_pages.diff_page import print_diff_lines
 from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import estimate_facts, gain_facts, gain_in_words, interval_in_words
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["print_lineage"]
 

@@ -20,7 +20,7 @@ from archive.mining import COLUMNS, Answer, is_sql, query, write_parquet
 from archive.read_only import open_to_read
 from experiments.archive_pages.frames import frame, say
 from experiments.printable import printable
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["print_columns", "print_query"]
 

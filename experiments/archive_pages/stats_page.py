@@ -15,7 +15,7 @@ from archive.store import Store
 from evo_l2.evaluation import Status
 from experiments.archive_pages.frames import say
 from experiments.archive_pages.words import estimate_facts, estimate_in_words
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["print_stats"]
 

@@ -17,7 +17,7 @@ from evo_l2.evaluation import Estimate
 from evo_l2.measures import Axis
 from experiments.archive_pages.frames import frame, say
 from experiments.archive_pages.words import environment_in_words, estimate_facts, interval_in_words
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["print_front", "print_top"]
 

@@ -19,7 +19,7 @@ from experiments.library.rows import Row
 from experiments.library.winners import Wanted, Winner, choose_environment, find_winners
 from experiments.parts import cache_dir
 from experiments.printable import printable
-from experiments.report import counted
+from experiments.summary_page import counted
 
 __all__ = ["build_library"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from experiments.report import counted
 from experiments.report_page import charts
 from experiments.report_page.chapters import (
     Chapter,
@@ -23,6 +22,7 @@ from experiments.report_page.diffs import diff_markup, n_changed
 from experiments.report_page.facts import RunFacts
 from experiments.report_page.markup import Markup, joined, table, tag
 from experiments.report_page.tallies import operator_order, records
+from experiments.summary_page import counted
 from experiments.winners import KernelRow
 
 __all__ = ["descent", "grid", "progress"]

@@ -15,9 +15,9 @@ from archive.read_only import open_to_read
 from evo_l2 import __version__
 from evo_l2.errors import ConfigurationError, StorageError
 from experiments.printable import printable
-from experiments.report import counted
 from experiments.report_page.page import MARK, page
 from experiments.report_page.reading import read_run, read_runs
+from experiments.summary_page import counted
 
 __all__ = ["Written", "print_written", "write_report"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from archive.codec import load_cell, load_estimate, load_measures, load_schema
-from archive.findings import UNREADABLE, pages
 from archive.grid import Entry, Grid
+from archive.keeping.findings import UNREADABLE, pages
 from archive.reading import read_sessions
 from archive.store import Store
 from evo_l2.contracts import AddResult, AddStatus

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from archive.codec import dump, load
-from archive.content import ordinals
 from archive.database import Database
-from archive.findings import pages
-from archive.held import Held, RunCopy
+from archive.keeping.content import ordinals
+from archive.keeping.findings import pages
+from archive.keeping.held import Held, RunCopy
 from archive.store import Store
 
 __all__ = ["Copier", "Place"]

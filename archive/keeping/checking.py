@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from archive.check_derived import (
+from archive.keeping.check_derived import (
     Mend,
     check_results,
     check_revisits,
@@ -17,7 +17,7 @@ from archive.check_derived import (
     check_standings,
     check_tallies,
 )
-from archive.check_rows import (
+from archive.keeping.check_rows import (
     check_calls,
     check_candidates,
     check_kernels,
@@ -26,8 +26,8 @@ from archive.check_rows import (
     check_verdicts,
     sequence_findings,
 )
-from archive.findings import UNREADABLE, Finding, Note
-from archive.rework import Material
+from archive.keeping.findings import UNREADABLE, Finding, Note
+from archive.keeping.rework import Material
 from archive.standings import DERIVED
 from archive.store import Store
 from evo_l2.errors import StorageError

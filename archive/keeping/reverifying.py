@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from archive.codec import load_text
-from archive.leases import Work
+from archive.keeping.leases import Work
 from archive.run import RunHandle, RunInfo
 from archive.store import Store
 from evo_l2.errors import ConfigurationError

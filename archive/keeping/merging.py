@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archive.codec import now
-from archive.content import Bases, run_bases
 from archive.database import Database
-from archive.held import Held, RunCopy, not_at_home, read_held
-from archive.merge_derived import settle_derived
-from archive.merge_rows import Copier
+from archive.keeping.content import Bases, run_bases
+from archive.keeping.held import Held, RunCopy, not_at_home, read_held
+from archive.keeping.merge_derived import settle_derived
+from archive.keeping.merge_rows import Copier
 from archive.store import Store
 from evo_l2.errors import ConfigurationError, StorageError
 
@@ -33,8 +33,8 @@ class Merged:
 def merge(into: Store, sources: Sequence[Store]) -> Merged:
     """Takes into one archive what others hold and it does not.
 
-    Runs are told apart by their id, and a run's rows by their place in it; so a second merge changes nothing, and the
-    outcome does not depend on the order (`archive.content.content_digest` says so). A run that grew since the last merge is
+    Runs are told apart by their id, and a run's rows by their place in it; so a second merge changes nothing, and the outcome
+    does not depend on the order (the digest of `archive.keeping.content` says so). A run that grew since the last merge is
     continued. Each source is taken in one transaction: whole, or not at all. Sources are only read.
 
     Nothing of a run is blended with another's: verdicts of one kernel by two runs stay two verdicts, as those of two runs

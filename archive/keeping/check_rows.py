@@ -18,7 +18,7 @@ from archive.codec import (
     text_digest,
     unpack_text,
 )
-from archive.findings import UNREADABLE, Finding, pages
+from archive.keeping.findings import UNREADABLE, Finding, pages
 from archive.store import Store
 from evo_l2.contracts import AddStatus, Outcome
 from evo_l2.evaluation import Status, Verdict

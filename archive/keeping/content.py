@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from archive.codec import load
-from archive.findings import pages
+from archive.keeping.findings import pages
 from archive.store import Store
 
 __all__ = ["Bases", "content_digest", "ordinals", "run_bases", "run_digests"]

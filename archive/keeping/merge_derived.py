@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from archive.database import Database
-from archive.merge_rows import Copier, Place
+from archive.keeping.merge_rows import Copier, Place
 from archive.standings import (
     current_axes,
     has_other_axes,

@@ -9,8 +9,8 @@ from typing import Any
 
 from archive.codec import dump, load_estimate, load_schema, load_session
 from archive.database import Database
-from archive.findings import UNREADABLE, Finding, Note, pages
-from archive.rework import Material, Standing, expected_standings, replay_results
+from archive.keeping.findings import UNREADABLE, Finding, Note, pages
+from archive.keeping.rework import Material, Standing, expected_standings, replay_results
 from archive.standings import computed_revisits, current_axes, mark_revisit, refresh_standing
 from archive.store import Store
 from archive.tallies import Tallies, computed_tallies, rebuild_tallies, stored_tallies

@@ -21,13 +21,13 @@ from evo_l2.judge import GateReport
 from evo_l2.kernel import Kernel
 from evo_l2.pipeline import Stop
 from evo_l2.problems.hgemm import Hgemm
-from experiments import progress, report
+from experiments import progress, summary_page
 from experiments.cli import main
 from experiments.config import load_config
 from experiments.progress import Progress
-from experiments.report import counted, program
 from experiments.run import Finished, Started
 from experiments.summary import CaseRow, OperatorRow, RefusalRow, Summary
+from experiments.summary_page import counted, program
 from experiments.winners import KernelRow, Ratio
 
 SEED = KernelRow("naive_nn", "a" * 64, Estimate(-0.5, -0.6, -0.4, 40), True, "passed")
@@ -45,9 +45,9 @@ PASSED = Verdict(
 def summary_of(monkeypatch: pytest.MonkeyPatch, summary: Summary = SUMMARY, **changes: Any) -> str:
     """The summary that a run prints."""
     finished = replace(Finished("mine", Path("runs/mine.db"), Stop.EVALUATIONS, 72, None, None, ""), **changes)
-    monkeypatch.setattr(report, "summarise", lambda finished: summary)
+    monkeypatch.setattr(summary_page, "summarise", lambda finished: summary)
     shown = io.StringIO()
-    report.print_summary(finished, console=Console(file=shown, width=140, highlight=False))
+    summary_page.print_summary(finished, console=Console(file=shown, width=140, highlight=False))
     return shown.getvalue()
 
 
@@ -74,11 +74,11 @@ def test_a_command_is_named_as_it_was_started_unless_the_shell_finds_it(
 
 
 def test_the_next_commands_name_the_program_and_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "program", lambda: ".venv/bin/evo-l2")
+    monkeypatch.setattr(summary_page, "program", lambda: ".venv/bin/evo-l2")
     text = summary_of(monkeypatch)
     assert "  .venv/bin/evo-l2 resume runs/mine.db mine --evaluations 144\n  (144 in all: 72 of them are spent)\n" in text
     assert all(line.startswith(("  .venv/bin/evo-l2 ", "  (")) for line in text.partition("next:\n")[2].splitlines())
-    monkeypatch.setattr(report, "_spent_s", lambda finished: 211.2)
+    monkeypatch.setattr(summary_page, "_spent_s", lambda finished: 211.2)
     text = summary_of(monkeypatch, stop=Stop.WALL)
     assert "resume runs/mine.db mine --wall 430\n  (430 s in all: 212 of them are spent)\n" in text
     text = summary_of(monkeypatch, stop=Stop.REQUESTED)
@@ -94,7 +94,7 @@ def test_a_spent_time_counts_the_whole_run_and_can_be_pasted(tmp_path: Path) -> 
         run = store.start_run("smoke", problem, Environment("cpu", {}), "cpu", config.dump(), 0)
         run.add(Candidate(0, "seed", (), 0, Outcome.EVALUATED, None, kernel, None, verdict, None, (), {"wall": 75.5}))
     finished = Finished("smoke", tmp_path / "x.db", Stop.WALL, 1, None, None, "")
-    assert report._raised_limit(finished) == ("--wall 160", "(160 s in all: 76 of them are spent)")
+    assert summary_page._raised_limit(finished) == ("--wall 160", "(160 s in all: 76 of them are spent)")
 
 
 # --- the summary ------------------------------------------------------------------------------------------------------
