@@ -205,8 +205,9 @@ def _judge(
         try:
             run.add(candidate)
             return candidate, run
-        except StorageError:
-            # Workers file into one run, and the index is given once: whoever comes second looks at what came first.
+        except (StorageError, ValueError):
+            # Workers file into one run, and the index is given once: whoever comes second looks at what came first, be it
+            # that the index is taken, or that another's kernel turns out to be the same one.
             run = store.open_run(task.run)
             if run.n_candidates == index:
                 raise

@@ -198,7 +198,7 @@ def test_the_benchmark_fills_an_archive_with_the_rows_that_adding_writes(tmp_pat
         run = start(real)
         for index in range(300):
             run.add(filler.candidate(index, index % 2))
-        filler.candidate, made = lambda index, n_calls: made(index, index % 2), filler.candidate
+        filler.candidate, made = lambda index, n_calls, offset=0: made(index, index % 2, offset), filler.candidate
         again = filler.fill(bulk, start(bulk), 300)
         assert rows(bulk) == rows(real)
         assert state(again) == state(run)
