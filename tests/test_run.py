@@ -17,7 +17,7 @@ from evo_l2.errors import EvoL2Error
 from experiments.config import load_config
 from experiments.run import execute, resume
 
-N_KILLS = 100 if os.environ.get("EVO_L2_SOAK") else 5
+N_KILLS, N_TOLD = (100, 60) if os.environ.get("EVO_L2_SOAK") else (5, 24)
 QUICK = ("timing.blocks=8", "timing.min_batch_ms=0.5", "timing.finalists=0")
 
 
@@ -109,7 +109,7 @@ def test_a_replay_with_a_model_gives_the_same_rows(environ, tmp_path, monkeypatc
 def test_killed_at_any_moment_a_run_goes_on_and_judges_nothing_twice(environ, tmp_path):
     db = tmp_path / "killed.db"
     rng = random.Random(7)
-    options = [f"--set={item}" for item in (*QUICK, "budget.evaluations=60", "budget.wall_s=600")]
+    options = [f"--set={item}" for item in (*QUICK, f"budget.evaluations={N_TOLD}", "budget.wall_s=600")]
     start = ["run", "smoke", *options, "--db", db]
     seen: list[tuple] = []
     begin = time.monotonic()
@@ -138,7 +138,7 @@ def test_killed_at_any_moment_a_run_goes_on_and_judges_nothing_twice(environ, tm
     assert done.returncode == 0, done.stderr
     final = rows(db)
     assert final[: len(seen)] == seen
-    assert [row[0] for row in final] == list(range(60))
+    assert [row[0] for row in final] == list(range(N_TOLD))
     judged = [row[7] for row in final if row[4] is Outcome.EVALUATED and row[7] is not None]
     assert len(judged) == len(set(judged))
 
