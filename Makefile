@@ -18,9 +18,9 @@ help:
 quickstart: $(VENV)/.evo-l2-run
 	$(BIN)/evo-l2 run quickstart
 
-# Tests that time kernels run one after another; all others share the cores, by two more processes than two cores, since many wait.
+# Tests that time kernels run one after another; all others share the cores, by one more process than two cores, since some wait.
 test: lint
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -n 4 --dist worksteal -m 'not alone'
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -n 3 --dist worksteal -m 'not alone'
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -q -m alone
 
 lint: $(VENV)/.evo-l2-dev

@@ -203,6 +203,7 @@ LONG = {
     ("test_embedded_model", "test_processes_that_convert_at_once_share_one_conversion"),
     ("test_embedded_model", "test_embedded_model_speaks_where_its_cache_cannot_be_written"),
     ("test_local_generator", "test_dead_worker_costs_one_call_and_is_replaced"),
+    ("test_local_generator", "test_same_seed_gives_the_same_reply_whatever_the_batch"),
     ("test_cuda_builders", "test_a_compiler_that_hangs_over_one_kernel_costs_that_kernel_and_is_tried_again"),
     ("test_cuda_prepare", "test_sass_shows_what_a_gate_refuses"),
 }
