@@ -27,10 +27,9 @@ from archive.run import RunHandle
 from archive.store import Store
 from evo_l2.contracts import Elite
 from evo_l2.errors import StorageError
+from evo_l2.kernel import SUFFIXES
 
 __all__ = ["Exported", "export"]
-
-_SUFFIXES = {"cpu": ".c", "cuda": ".cu"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def export(store: Store, directory: Path, run_name: str | None = None, *, count:
             raise StorageError(f"{directory} is not empty", expected="an empty folder", found="files", hint=hint)
         for rank, elite in enumerate(kernels, start=1):
             cell = "_".join(str(i) for i in elite.cell)
-            name = f"{rank:02d}-{cell}-{elite.kernel.digest[:12]}{_SUFFIXES.get(elite.kernel.target, '.txt')}"
+            name = f"{rank:02d}-{cell}-{elite.kernel.digest[:12]}{SUFFIXES.get(elite.kernel.target, '.txt')}"
             written.append(directory / name)
             written[-1].write_bytes(elite.kernel.source.encode("utf-8", "surrogatepass"))
             rows.append(_row(store, run, elite, rank, name))

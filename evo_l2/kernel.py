@@ -12,10 +12,12 @@ from evo_l2 import launch as grammar
 from evo_l2.errors import KernelError
 from evo_l2.launch import Launch, Tunable
 
-__all__ = ["LONGEST_SOURCE_BYTES", "Kernel"]
+__all__ = ["LONGEST_SOURCE_BYTES", "SUFFIXES", "Kernel"]
 
 LONGEST_SOURCE_BYTES = 256 * 1024
 """A longer source is refused before anything reads it."""
+SUFFIXES = {"cpu": ".c", "cuda": ".cu"}
+"""How the file of a kernel is named, by target."""
 
 
 @dataclass(frozen=True)

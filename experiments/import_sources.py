@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from evo_l2.errors import ConfigurationError, KernelError
-from evo_l2.kernel import LONGEST_SOURCE_BYTES, Kernel
+from evo_l2.kernel import LONGEST_SOURCE_BYTES, SUFFIXES, Kernel
 from experiments.sakana import take_over
 
 __all__ = ["Item", "Source", "read_source"]
 
-_SUFFIXES = {"cpu": ".c", "cuda": ".cu"}
 _LONGEST_FIELD = 64 * 2**20
 _NUMBERS = (
     "CUDA_Runtime", "PyTorch_Native_Runtime", "PyTorch_Compile_Runtime", "CUDA_Speedup_Native", "CUDA_Speedup_Compile",
@@ -78,7 +77,7 @@ def read_source(path: Path, target: str) -> Source:
         found = error.strerror or str(error)
         raise ConfigurationError(f"{path} cannot be imported", expected="files that may be read", found=found) from error
     if not source.items:
-        found = f"no {_SUFFIXES[target]} file" if source.kind == "folder" else "no row"
+        found = f"no {SUFFIXES[target]} file" if source.kind == "folder" else "no row"
         raise ConfigurationError(f"{path} cannot be imported", expected=_EXPECTED, found=found)
     return source
 
@@ -94,9 +93,9 @@ def _folder(folder: Path, target: str) -> Iterator[Item]:
     """Every kernel file, below too, in order of name; those of the other target are named."""
     for path in sorted(folder.rglob("*")):
         where = str(path.relative_to(folder))
-        if path.suffix not in _SUFFIXES.values() or not path.is_file():
+        if path.suffix not in SUFFIXES.values() or not path.is_file():
             continue
-        if path.suffix != _SUFFIXES[target]:
+        if path.suffix != SUFFIXES[target]:
             yield Item(where, None, fault=f"a {path.suffix} file is no kernel for target {target}")
             continue
         try:

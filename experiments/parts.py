@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from evo_l2.contracts import Evaluator, Generator, ModelCall, Mutator
 from evo_l2.errors import ConfigurationError, EvoL2Error
-from evo_l2.kernel import Kernel
+from evo_l2.kernel import SUFFIXES, Kernel
 from evo_l2.problem import Problem
 from evo_l2.problems.hgemm import Hgemm
 from experiments.config import RunConfig
@@ -262,7 +262,7 @@ def _seed_kernels(names: Sequence[str], target: str, layouts: Sequence[str], fit
     """
     from experiments.seeds import load_seeds
 
-    suffix = {"cpu": ".c", "cuda": ".cu"}[target]
+    suffix = SUFFIXES[target]
     for name in names:
         path = Path(name)
         if name == "builtin":

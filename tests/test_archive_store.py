@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from nobody import as_nobody
 
 from archive import Store
 from archive.database import APPLICATION_ID, HEAD, open_database
@@ -346,19 +347,6 @@ def test_a_sqlite_url_opens_the_file_it_names(tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/a.db") as store:
         assert store.path == tmp_path / "a.db"
     assert (tmp_path / "a.db").exists()
-
-
-@contextlib.contextmanager
-def as_nobody():
-    """Root may write everywhere, so root becomes somebody else."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def test_a_read_only_file_or_folder_is_refused():

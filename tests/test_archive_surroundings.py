@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
+from nobody import as_nobody
 
 import archive.database
 import archive.rows
@@ -167,19 +168,6 @@ def test_a_folder_in_which_no_log_can_be_shared_is_refused_with_what_to_do(tmp_p
     with pytest.raises(StorageError, match=r"network folder.*try: --db a path on a disk of this machine") as error:
         Store.open(tmp_path / "a.db")
     one_line(error.value)
-
-
-@contextlib.contextmanager
-def as_nobody():
-    """Without root's rights, which no permission stops."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @contextlib.contextmanager

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import report_archive
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-import report_archive
 
 from archive.store import Store
 from evo_l2.contracts import AddStatus, Outcome

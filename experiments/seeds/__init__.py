@@ -5,11 +5,10 @@ from __future__ import annotations
 from importlib import resources
 
 from evo_l2.errors import ConfigurationError
-from evo_l2.kernel import Kernel
+from evo_l2.kernel import SUFFIXES, Kernel
 
 __all__ = ["load_seeds", "seed_names"]
 
-_SUFFIXES = {"cpu": ".c", "cuda": ".cu"}
 _ARCHITECTURES = {"hopper": "sm_90a", "hopper_splitk": "sm_90a"}
 """Ideas that exist on one architecture alone."""
 _ACCUMULATORS = {"mma_f16": "fp16"}
@@ -48,7 +47,7 @@ def load_seeds(
         ConfigurationError: There are none.
     """
     names = seed_names(target, layout, architecture=architecture, accumulate=accumulate)
-    folder, suffix = resources.files("experiments.seeds").joinpath(target), _SUFFIXES[target]
+    folder, suffix = resources.files("experiments.seeds").joinpath(target), SUFFIXES[target]
     return tuple(Kernel.from_bytes(folder.joinpath(name + suffix).read_bytes(), target) for name in names)
 
 
@@ -61,7 +60,7 @@ def _fits(idea: str, architecture: str | None, accumulate: str | None) -> bool:
 
 def _available(target: str) -> list[str]:
     folder = resources.files("experiments.seeds").joinpath(target)
-    if target not in _SUFFIXES or not folder.is_dir():
+    if target not in SUFFIXES or not folder.is_dir():
         return []
-    suffix = _SUFFIXES[target]
+    suffix = SUFFIXES[target]
     return sorted(file.name.removesuffix(suffix) for file in folder.iterdir() if file.name.endswith(suffix))
